@@ -109,22 +109,22 @@ TEST(ScoreTile, VisitsEveryEntryOnceInBothOrientations) {
 
 // What the driver relies on, for every kind of shape.
 TEST(TilePlan, FitsEveryShape) {
-  for (const Index lanes : {4, 8, 16}) {
+  for (const Index row_tile : {6, 12, 24, 48}) {
     for (const Index rows : {1, 2, 15, 16, 17, 47, 48, 49, 1000, 100000}) {
       for (const Index keys : {0, 1, 127, 128, 129, 4096, 4097, 100000}) {
         for (const Index dim : {0, 1, 64, 128, 512, 2048, 100000}) {
-          const detail::TilePlan plan = detail::plan_tiles(rows, keys, dim, dim / 2, lanes);
+          const detail::TilePlan plan = detail::plan_tiles(rows, keys, dim, dim / 2, row_tile);
           EXPECT_GE(plan.key_tile, 1);
           EXPECT_GE(plan.key_split, plan.key_tile);
           EXPECT_EQ(plan.key_split % plan.key_tile, 0);
           EXPECT_GE(plan.row_tile, 1);
           EXPECT_GE(plan.row_block, 1);
           if (plan.rows_are_lanes) {
-            EXPECT_EQ(plan.row_tile % lanes, 0);
-            EXPECT_EQ(plan.row_block % lanes, 0);
-            // A block takes some rows but no more than the rounded-up group, and scratch for it is
-            // bounded whatever the number of rows and keys.
-            EXPECT_LE(plan.row_block, 8 * plan.row_tile);
+            EXPECT_GE(rows, 16);
+            EXPECT_EQ(plan.row_tile, row_tile);
+            EXPECT_EQ(plan.row_block % row_tile, 0);
+            // Scratch is bounded whatever the number of rows and keys.
+            EXPECT_LE(plan.row_block, 8 * row_tile);
             EXPECT_GE(plan.key_split, keys);
           } else {
             EXPECT_EQ(plan.row_block, rows);

@@ -18,7 +18,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <ostream>
 #include <type_traits>
+#include <vector>
 
 #include "attn/attention.hpp"
 #include "attn/reference.hpp"
@@ -159,58 +162,97 @@ void expect_within(const char* what, Tensor4<T> actual, Tensor4<U> expected, lon
   EXPECT_LE(failures, 3) << "of " << what << " are wrong in all";
 }
 
-/// Runs a call and holds out, weights and log_sum_exp to the reference. `Out` is out's type.
+/// The instruction sets of this machine that have kernels of their own.
+inline std::vector<InstructionSet> instruction_sets() {
+  std::vector<InstructionSet> sets = {InstructionSet::generic};
+  for (const InstructionSet set :
+       {InstructionSet::avx2, InstructionSet::avx512, InstructionSet::neon}) {
+    if (attn::detail::is_available(set, active_instruction_set())) sets.push_back(set);
+  }
+  return sets;
+}
+
+/// Attention by the book for one call, to which any number of runs are held. `Out` is out's type.
+template <class Out, class Q, class K, class V>
+class Expected {
+ public:
+  using A = AccumulationType<Q, K, V, Out>;
+
+  Expected(const Inputs<Q, K, V>& in, const Formula& formula, const AttentionOptions& options)
+      : in_(in), formula_(formula), options_(options) {
+    const Tensor4Buffer<double> q = in_double(in.q.view()), k = in_double(in.k.view()),
+                                v = in_double(in.v.view());
+    exact_ = answer_in<Wide>(q, k, v, formula, options);
+    const Answer<A> plain = answer_in<A>(q, k, v, formula, options);
+
+    const long double roundings = epsilon<A>() * (6 + 3 * exact_.largest_score);
+    const long double p = static_cast<long double>(options.dropout.probability);
+    const long double weight_sum = p < 1 ? 1 / (1 - p) : 1;
+    const long double log_keys =
+        std::log(static_cast<long double>((std::max)(Index{1}, k.shape().length)));
+    out_bar_ = 2 * largest_difference(plain.out.view(), exact_.out.view()) +
+               roundings * weight_sum * largest_magnitude(v.view());
+    weights_bar_ = 2 * largest_difference(plain.weights.view(), exact_.weights.view()) +
+                   roundings * largest_magnitude(exact_.weights.view());
+    log_sum_exp_bar_ = 2 * largest_difference(plain.log_sum_exp.view(), exact_.log_sum_exp.view()) +
+                       roundings + epsilon<A>() * log_keys;
+  }
+
+  /// Runs the call with each instruction set; the outputs have the given layout.
+  template <class M>
+  void hold(const M& mask, Layout layout = Layout::contiguous) const {
+    for (const InstructionSet set : instruction_sets()) {
+      SCOPED_TRACE(attn::detail::name_of(set));
+      AttentionOptions options = options_;
+      options.instruction_set = set;
+      run(mask, options, layout);
+    }
+  }
+
+ private:
+  using Wide = std::conditional_t<std::is_same_v<A, float>, double, long double>;
+
+  template <class M>
+  void run(const M& mask, const AttentionOptions& options, Layout layout) const {
+    TestTensor<Out> out(exact_.out.shape(), layout);
+    TestTensor<A> weights(exact_.weights.shape(), layout);
+    TestTensor<A> log_sum_exp(exact_.log_sum_exp.shape(), layout);
+    scaled_dot_product_attention(in_.q.view(), in_.k.view(), in_.v.view(), out.view(), mask,
+                                 options, AttentionOutputs<A>{weights.view(), log_sum_exp.view()});
+    expect_within("out", out.view(), exact_.out.view(), out_bar_);
+    expect_within("weights", weights.view(), exact_.weights.view(), weights_bar_);
+    expect_within("log_sum_exp", log_sum_exp.view(), exact_.log_sum_exp.view(), log_sum_exp_bar_);
+    EXPECT_TRUE(out.gaps_are_untouched());
+    EXPECT_TRUE(weights.gaps_are_untouched());
+    EXPECT_TRUE(log_sum_exp.gaps_are_untouched());
+
+    // An absent key weighs nothing at all, and a row without keys is +0 throughout.
+    for_each_index(exact_.weights.shape(), [&](Index b, Index h, Index i, Index j) {
+      if (!formula_.allows(b, h, i, j)) {
+        EXPECT_TRUE(same_bits(weights(b, h, i, j), A(0)))
+            << "weight of the absent key (" << b << ", " << h << ", " << i << ", " << j << ")";
+      }
+    });
+    for_each_index(exact_.out.shape(), [&](Index b, Index h, Index i, Index d) {
+      if (exact_.log_sum_exp(b, h, i, 0) == -infinity<Wide>()) {
+        EXPECT_TRUE(same_bits(out(b, h, i, d), Out(0)))
+            << "out of the empty row (" << b << ", " << h << ", " << i << ")";
+      }
+    });
+  }
+
+  const Inputs<Q, K, V>& in_;
+  Formula formula_;
+  AttentionOptions options_;
+  Answer<Wide> exact_;
+  long double out_bar_ = 0, weights_bar_ = 0, log_sum_exp_bar_ = 0;
+};
+
+/// Holds one call, with every instruction set, to attention by the book.
 template <class Out, class Q, class K, class V, class M>
 void expect_attention(const Inputs<Q, K, V>& in, const M& mask, const Formula& formula,
-                      const AttentionOptions& options = {},
-                      Layout out_layout = Layout::contiguous) {
-  using A = AccumulationType<Q, K, V, Out>;
-  using Wide = std::conditional_t<std::is_same_v<A, float>, double, long double>;
-  const Tensor4Buffer<double> q = in_double(in.q.view()), k = in_double(in.k.view()),
-                              v = in_double(in.v.view());
-  const Answer<Wide> exact = answer_in<Wide>(q, k, v, formula, options);
-  const Answer<A> plain = answer_in<A>(q, k, v, formula, options);
-
-  TestTensor<Out> out(exact.out.shape(), out_layout);
-  TestTensor<A> weights(exact.weights.shape(), out_layout);
-  TestTensor<A> log_sum_exp(exact.log_sum_exp.shape(), out_layout);
-  scaled_dot_product_attention(in.q.view(), in.k.view(), in.v.view(), out.view(), mask, options,
-                               AttentionOutputs<A>{weights.view(), log_sum_exp.view()});
-
-  const long double roundings = epsilon<A>() * (6 + 3 * exact.largest_score);
-  const long double p = static_cast<long double>(options.dropout.probability);
-  const long double weight_sum = p < 1 ? 1 / (1 - p) : 1;
-  const long double log_keys =
-      std::log(static_cast<long double>((std::max)(Index{1}, k.shape().length)));
-  const auto bar = [](long double plain_error, long double floor) {
-    return 2 * plain_error + floor;
-  };
-  expect_within("out", out.view(), exact.out.view(),
-                bar(largest_difference(plain.out.view(), exact.out.view()),
-                    roundings * weight_sum * largest_magnitude(v.view())));
-  expect_within("weights", weights.view(), exact.weights.view(),
-                bar(largest_difference(plain.weights.view(), exact.weights.view()),
-                    roundings * largest_magnitude(exact.weights.view())));
-  expect_within("log_sum_exp", log_sum_exp.view(), exact.log_sum_exp.view(),
-                bar(largest_difference(plain.log_sum_exp.view(), exact.log_sum_exp.view()),
-                    roundings + epsilon<A>() * log_keys));
-  EXPECT_TRUE(out.gaps_are_untouched());
-  EXPECT_TRUE(weights.gaps_are_untouched());
-  EXPECT_TRUE(log_sum_exp.gaps_are_untouched());
-
-  // An absent key weighs nothing at all, and a row without keys is +0 throughout.
-  for_each_index(exact.weights.shape(), [&](Index b, Index h, Index i, Index j) {
-    if (!formula.allows(b, h, i, j)) {
-      EXPECT_TRUE(same_bits(weights(b, h, i, j), A(0)))
-          << "weight of the absent key (" << b << ", " << h << ", " << i << ", " << j << ")";
-    }
-  });
-  for_each_index(exact.log_sum_exp.shape(), [&](Index b, Index h, Index i, Index) {
-    if (exact.log_sum_exp(b, h, i, 0) != -infinity<Wide>()) return;
-    for (Index d = 0; d < v.shape().dim; ++d) {
-      EXPECT_TRUE(same_bits(out(b, h, i, d), Out(0))) << "out of the empty row " << i;
-    }
-  });
+                      const AttentionOptions& options = {}, Layout layout = Layout::contiguous) {
+  Expected<Out, Q, K, V>(in, formula, options).hold(mask, layout);
 }
 
 }  // namespace test
