@@ -1,0 +1,393 @@
+// attn/attention.hpp - level 4: START HERE. Exact attention, tile by tile.
+//
+//   q, k, v   ->  tiles   ->  scores           ->  mask      ->  online softmax     ->  out
+//   tensor.hpp    tile.hpp    tile_stages.hpp      mask.hpp      online_softmax.hpp
+//
+//   check shapes and options                        // once, before any write
+//   for each (batch, group, block of rows):         // attend_block
+//     state.reset()
+//     for tile in key_range(rows):                  // masks say which keys can matter at all
+//       scores = compute_scores(...)
+//       if cover(tile) is partial: mask.apply(scores)   // full tiles run no mask code
+//       state.update(scores, v)
+//     state.finish(out, log_sum_exp)
+//
+// A group is the query heads that share their key and value head, and its rows are all their
+// queries: prefill and decode are one loop, and GQA and MQA read each key and value once a group.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <type_traits>
+
+#include "attn/config.hpp"
+#include "attn/detail/check.hpp"
+#include "attn/detail/parallel.hpp"
+#include "attn/detail/scratch.hpp"
+#include "attn/detail/tile_stages.hpp"
+#include "attn/mask.hpp"
+#include "attn/online_softmax.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+/// How the values of a tile are read. Almost always `plain`; the other two deal with infinities and
+/// NaNs in V, which a weight of 0 does not stop: 0 * infinity is NaN.
+enum class ValuePass { plain, finite_only, non_finite_only };
+
+/// Attends a block of rows to `keys`, one tile after the other.
+template <class A>
+void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
+                  KeyRange keys, ValuePass pass) {
+  const Index key_head = block.first_head / call.heads_per_key;
+  const Index value_head = block.first_head / call.heads_per_value;
+  const Index step = call.plan.key_tile;
+  for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
+    const KeyRange fetched = keys & KeyRange{begin, begin + step};
+    fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched, false,
+               scratch.key_rows, scratch.key_copy, *call.widen);
+    fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched,
+               pass == ValuePass::finite_only, scratch.value_rows, scratch.value_copy, *call.widen);
+    if (pass == ValuePass::finite_only) {
+      zero_non_finite(scratch.value_copy, fetched.size() * call.value_dim);
+    }
+    for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
+      const KeyRange seen = fetched & tile.keys;
+      if (seen.empty()) return;
+      const Cover cover = call.mask.cover(tile.rows, seen);
+      if (cover == Cover::none) return;
+
+      const ScoreTile<A> scores = compute_scores(call, scratch, tile, seen, fetched.begin, begin);
+      if (call.mask.modifies()) call.mask.modify(scores);
+      if (cover == Cover::partial) call.mask.apply(scores);
+
+      const A* const* const values = scratch.value_rows + (seen.begin - fetched.begin);
+      if (pass == ValuePass::non_finite_only) {
+        OnlineSoftmax<A> frozen = tile.state;  // m is final, and l is not summed twice
+        frozen.sum = scratch.spare;
+        update_weights(frozen, scratch, scores);
+        if (call.has_dropout()) apply_dropout(call, scores);
+        add_non_finite(tile.state, scores, values);
+        return;
+      }
+      if (call.extra.weights.data() != nullptr) keep_scores(call, scores);
+      const bool rescale = update_weights(tile.state, scratch, scores);
+      if (call.has_dropout()) apply_dropout(call, scores);
+      tile.state.add_values(values, seen.size(), scores.scores,
+                            tile.state.rows_are_lanes ? scores.key_stride : scores.row_stride,
+                            rescale);
+    });
+  }
+}
+
+/// Attends a block of rows to the keys of `split`; afterwards the states of its tiles hold the
+/// sums.
+template <class A>
+void attend_block(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
+                  KeyRange split) {
+  const KeyRange keys = call.key_range(block) & split;
+  const bool has_sinks = split.begin == 0;
+  const auto reset = [&](RowTile<A> tile) {
+    tile.state.reset(tile.rows.count, [&](Index row) {
+      return has_sinks ? call.sink(tile.rows.head(row)) : negative_infinity<A>();
+    });
+  };
+  for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
+    load_queries(call, tile);
+    reset(tile);
+  });
+  if (call.extra.weights.data() != nullptr) clear_scores(call, block, split);
+  attend_tiles(call, scratch, block, keys, ValuePass::plain);
+
+  bool finite = true;
+  for_each_row_tile(call, scratch, block,
+                    [&](const RowTile<A>& tile) { finite = finite && tile.state.is_finite(); });
+  if (finite) return;
+  // Some score or value was infinite or NaN. Scores have done what they should; values may have
+  // reached rows that do not see their key. Again, with what is not finite added where it is seen.
+  for_each_row_tile(call, scratch, block, reset);
+  attend_tiles(call, scratch, block, keys, ValuePass::finite_only);
+  attend_tiles(call, scratch, block, keys, ValuePass::non_finite_only);
+}
+
+/// Copies the states of a split of the keys to where they are merged from.
+template <class A>
+void save_states(const RowTile<A>& tile, const PartialStates<A>& partial, Index first_state) {
+  const OnlineSoftmax<A>& state = tile.state;
+  for (Index row = 0; row < tile.rows.count; ++row) {
+    const Index i = first_state + row;
+    partial.max[i] = state.max[row];
+    partial.sum[i] = state.sum[row];
+    std::copy_n(state.out + row * state.out_stride, state.out_stride,
+                partial.out + i * partial.out_stride);
+  }
+}
+
+/// Merges the splits of one group's rows, in key order, and writes their outputs.
+template <class A>
+void merge_splits(const AttentionCall<A>& call, const Scratch<A>& scratch,
+                  const PartialStates<A>& partial, const RowBlock& block, Index first_state) {
+  const Index splits = call.num_splits(), rows = block.count;
+  RowTile<A> tile = row_tile(call, scratch, block, 0);
+  tile.state.reset(rows, [](Index) { return negative_infinity<A>(); });
+  for (Index row = 0; row < rows; ++row) {
+    // One row's states lie `rows` apart.
+    A *const max = scratch.spare, *const sum = max + splits, *const weights = sum + splits;
+    for (Index split = 0; split < splits; ++split) {
+      const Index i = first_state + split * rows + row;
+      max[split] = partial.max[i];
+      sum[split] = partial.sum[i];
+      scratch.value_rows[split] = partial.out + i * partial.out_stride;
+    }
+    merge_states(*call.kernels, splits, max, sum, scratch.value_rows, weights, call.value_dim,
+                 tile.state.max[row], tile.state.sum[row],
+                 tile.state.out + row * tile.state.out_stride);
+  }
+  finish_rows(call, scratch, tile);
+}
+
+inline namespace ATTN_ERRORS {
+
+/// Runs a checked call.
+template <class A>
+void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
+                   const AttentionOptions& options) {
+  const Index blocks = call.num_blocks(), splits = call.num_splits();
+  const Index groups = call.batch * call.num_groups;
+  const Index items = groups * blocks * splits;
+  if (items == 0) return;
+  const Index workers = (std::min)(worker_count(options.executor), items);
+  const std::size_t bytes = scratch_bytes(call, workers);
+  const WorkMemory memory(shapes, options.workspace, bytes);
+  Arena shared(memory.data());
+  const PartialStates<A> partial(call, shared);
+  const std::size_t per_worker = (bytes - shared.used()) / static_cast<std::size_t>(workers);
+  const auto scratch_of = [&](Index slot) {
+    Arena arena(static_cast<char*>(memory.data()) + shared.used() +
+                static_cast<std::size_t>(slot) * per_worker);
+    return Scratch<A>(call, arena);
+  };
+  const auto rows_of = [&](Index group, Index block) {
+    const Index first = block * call.plan.row_block;
+    return call.row_block(group / call.num_groups, group % call.num_groups, first,
+                          (std::min)(call.plan.row_block, call.rows() - first));
+  };
+
+  for_each_item(options.executor, workers, items, [&](Index slot, Index item) {
+    // The last blocks first: under a causal mask they have the most keys.
+    const Index block = blocks - 1 - item / (groups * splits);
+    const Index group = item / splits % groups, split = item % splits;
+    const Scratch<A> scratch = scratch_of(slot);
+    const RowBlock rows = rows_of(group, block);
+    attend_block(call, scratch, rows,
+                 KeyRange{split * call.plan.key_split,
+                          (std::min)(call.key_length, (split + 1) * call.plan.key_split)});
+    if (splits == 1) {
+      for_each_row_tile(call, scratch, rows,
+                        [&](const RowTile<A>& tile) { finish_rows(call, scratch, tile); });
+    } else {
+      save_states(row_tile(call, scratch, rows, 0), partial, (group * splits + split) * rows.count);
+    }
+  });
+  if (splits == 1) return;
+  for_each_item(options.executor, workers, groups, [&](Index slot, Index group) {
+    const RowBlock rows = rows_of(group, 0);
+    merge_splits(call, scratch_of(slot), partial, rows, group * splits * rows.count);
+  });
+}
+
+/// Checks and runs attention of q over `source`. `past`: where a cache says its queries stand.
+template <class A, class M>
+void attend(const char* function, const TensorRef& q, const KeyValueSource& source,
+            const PerBatch* past, const TensorRef& out, const M& mask,
+            const AttentionOptions& options, const AttentionOutputs<A>& extra) {
+  CallShapes shapes(function);
+  shapes.add_input("q", q);
+  shapes.add_input("k", source.keys);
+  shapes.add_input("v", source.values);
+  check_outputs(shapes, q.shape, source.length, source.values.shape.dim, out, extra);
+  check_inputs(shapes, q.shape, source.keys.shape, source.values.shape);
+  run_attention(shapes, describe_call<A>(shapes, q, source, past, out, mask, options, extra),
+                options);
+}
+
+/// The memory that one accumulation type takes.
+template <class A>
+std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const KeyValueSource& source,
+                               const AttentionOptions& options) {
+  // The mask does not change the size, so that a lambda need not accept both types.
+  const AttentionCall<A> call =
+      describe_call<A>(shapes, q, source, nullptr, TensorRef(), no_mask(), options, {});
+  const Index items = call.batch * call.num_groups * call.num_blocks() * call.num_splits();
+  if (items == 0) return 0;
+  return scratch_bytes(call, (std::min)(worker_count(options.executor), items)) + Arena::kAlignment;
+}
+
+template <class M>
+std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyValueSource& source,
+                            const PerBatch* past, const M& mask, const AttentionOptions& options) {
+  CallShapes shapes(function);
+  shapes.add_input("q", q);
+  shapes.add_input("k", source.keys);
+  shapes.add_input("v", source.values);
+  check_inputs(shapes, q.shape, source.keys.shape, source.values.shape);
+  check_options(shapes, options);
+  resolve_offset(shapes, q, source, past, mask, options, (std::numeric_limits<float>::max)());
+  return (std::max)(workspace_bytes_of<float>(shapes, q, source, options),
+                    workspace_bytes_of<double>(shapes, q, source, options));
+}
+
+}  // namespace ATTN_ERRORS
+
+/// What an argument holds: the element type of a Tensor4 or Tensor4Buffer.
+template <class Argument>
+struct TensorArgument {
+  static constexpr bool kIsTensor = false;
+  using Element = float;  // lets the static_assert about the argument speak first
+};
+template <class T>
+struct TensorArgument<Tensor4<T>> {
+  static constexpr bool kIsTensor = true;
+  using Element = T;
+  static Tensor4<T> view(const Tensor4<T>& argument) { return argument; }
+};
+template <class T>
+struct TensorArgument<Tensor4Buffer<T>> {
+  static constexpr bool kIsTensor = true;
+  using Element = T;
+  static Tensor4<T> view(Tensor4Buffer<T>& argument) { return argument.view(); }
+  static Tensor4<const T> view(const Tensor4Buffer<T>& argument) { return argument.view(); }
+};
+template <class Argument>
+using ArgumentOf = TensorArgument<std::remove_cv_t<std::remove_reference_t<Argument>>>;
+template <class Argument>
+using ElementOf = std::remove_const_t<typename ArgumentOf<Argument>::Element>;
+template <class Argument>
+inline constexpr bool is_tensor_v = ArgumentOf<Argument>::kIsTensor;
+
+/// Specialised by caches, which stand in the place of k and v.
+template <class T>
+inline constexpr bool is_cache_v = false;
+
+template <class Q, class K, class V>
+constexpr void require_inputs() {
+  static_assert(is_tensor_v<Q> && is_tensor_v<K> && is_tensor_v<V>,
+                "attn: q, k and v must be attn::Tensor4 views (or Tensor4Buffer); make one with "
+                "attn::bhsd, attn::bshd or attn::view");
+  require_element<ElementOf<Q>>();
+  require_element<ElementOf<K>>();
+  require_element<ElementOf<V>>();
+}
+
+}  // namespace detail
+
+inline namespace ATTN_ERRORS {
+
+/// out = softmax(mask(scale * q k^T)) v, exactly, for each batch and query head.
+///
+///   q      [B, Hq, Sq, Dk]
+///   k      [B|1, Hk, Sk, Dk]   Hk divides Hq: query head h reads key head h / (Hq / Hk)
+///   v      [B|1, Hv, Sk, Dv]   Hv divides Hq, likewise
+///   out    [B, Hq, Sq, Dv]     overlaps no input
+///   mask   any composition of the masks of mask.hpp; default: every key is seen
+///   extra  views that are set receive the weights [B, Hq, Sq, Sk] and log-sum-exp [B, Hq, Sq, 1]
+///
+/// Order of operations: s = scale * (q . k), softcap, score functions and biases left to right,
+/// mask, sink, softmax, dropout, times v. The element types of q, k, v and out may all differ; sums
+/// are held in double if one of them is double, else in float, and rounded once.
+///
+/// Edge cases: a row that sees no key gets out 0, weights 0, log-sum-exp -infinity. A dropped key
+/// is absent: NaN or infinity in it cannot reach the output. Sk = 0 writes zeros; other sizes of 0
+/// do nothing. A visible score of NaN or +infinity makes its row NaN.
+///
+/// Throws: ShapeError, OptionError, before anything is written. What a user's lambda throws is
+/// rethrown; out is then unspecified.
+/// Cost: 4 B Hq Sq Sk (Dk + Dv) / 2 flops for the keys that masks leave; scratch of less than 2 MiB
+/// a thread at any length; one allocation, none with options.workspace. Error: that of float (or
+/// double) sums of Dk and Sk terms; exp within (4 + |s - m|) epsilon. Source: A. Vaswani et al.,
+/// "Attention is all you need" (2017); T. Dao et al. (2022) for the tiles.
+template <class Q, class K, class V, class O, class M = NoMask,
+          std::enable_if_t<detail::is_tensor_v<O> && !detail::is_cache_v<K>, int> = 0>
+void scaled_dot_product_attention(
+    const Q& q, const K& k, const V& v, O&& out, const M& mask = M(),
+    const AttentionOptions& options = {},
+    const AttentionOutputs<AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>,
+                                            detail::ElementOf<V>, detail::ElementOf<O>>>& extra =
+        {}) {
+  detail::require_inputs<Q, K, V>();
+  detail::require_element<detail::ElementOf<O>>();
+  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
+                "attn: out is written to: its element type must not be const");
+  static_assert(
+      is_mask_v<M>,
+      "attn: argument 5 must be a mask of attn/mask.hpp; wrap a lambda in keep_if, drop_if "
+      "or modify_score, and a tensor in keep_where, drop_where or add_bias");
+  using detail::ArgumentOf;
+  using detail::TensorRef;
+  detail::attend(
+      "scaled_dot_product_attention", TensorRef(ArgumentOf<Q>::view(q)),
+      detail::KeyValueSource(TensorRef(ArgumentOf<K>::view(k)), TensorRef(ArgumentOf<V>::view(v))),
+      nullptr, TensorRef(ArgumentOf<O>::view(out)), mask, options, extra);
+}
+
+/// The same, returning its results in buffers of its own: output in the element type of q, and what
+/// `want` asks for.
+template <class Q, class K, class V, class M = NoMask,
+          std::enable_if_t<is_mask_v<M> && !detail::is_cache_v<K>, int> = 0>
+AttentionResult<detail::ElementOf<Q>,
+                AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>>>
+scaled_dot_product_attention(const Q& q, const K& k, const V& v, const M& mask = M(),
+                             const AttentionOptions& options = {}, Want want = Want::output) {
+  detail::require_inputs<Q, K, V>();
+  using A = AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>>;
+  const Shape4 shape = q.shape();
+  const Index key_length = k.shape().length;
+  AttentionResult<detail::ElementOf<Q>, A> result;
+  AttentionOutputs<A> extra;
+  result.output = Tensor4Buffer<detail::ElementOf<Q>>(
+      Shape4{shape.batch, shape.heads, shape.length, v.shape().dim});
+  if (want & Want::weights) {
+    result.weights = Tensor4Buffer<A>(Shape4{shape.batch, shape.heads, shape.length, key_length});
+    extra.weights = result.weights.view();
+  }
+  if (want & Want::log_sum_exp) {
+    result.log_sum_exp = Tensor4Buffer<A>(Shape4{shape.batch, shape.heads, shape.length, 1});
+    extra.log_sum_exp = result.log_sum_exp.view();
+  }
+  scaled_dot_product_attention(q, k, v, result.output, mask, options, extra);
+  return result;
+}
+
+template <class Q, class K, class V, class Other,
+          std::enable_if_t<
+              !detail::is_tensor_v<Other> && !is_mask_v<Other> && !detail::is_cache_v<K>, int> = 0,
+          class... Rest>
+void scaled_dot_product_attention(const Q&, const K&, const V&, const Other&, const Rest&...) {
+  static_assert(detail::is_tensor_v<Other>,
+                "attn: argument 4 of scaled_dot_product_attention must be the output (an "
+                "attn::Tensor4 view) or a mask (of attn/mask.hpp); a lambda goes through keep_if, "
+                "drop_if or modify_score, a tensor through keep_where, drop_where or add_bias");
+}
+
+/// How many bytes of options.workspace such a call needs, whatever the type of out and the extra
+/// outputs, with the concurrency of options.executor. The memory needs no alignment.
+/// Throws what the call would throw.
+template <class Q, class K, class V, class M = NoMask,
+          std::enable_if_t<!detail::is_cache_v<K>, int> = 0>
+std::size_t attention_workspace_bytes(const Q& q, const K& k, const V& v, const M& mask = M(),
+                                      const AttentionOptions& options = {}) {
+  detail::require_inputs<Q, K, V>();
+  using detail::ArgumentOf;
+  using detail::TensorRef;
+  return detail::workspace_bytes(
+      "attention_workspace_bytes", TensorRef(ArgumentOf<Q>::view(q)),
+      detail::KeyValueSource(TensorRef(ArgumentOf<K>::view(k)), TensorRef(ArgumentOf<V>::view(v))),
+      nullptr, mask, options);
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace attn

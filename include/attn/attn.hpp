@@ -1,0 +1,13 @@
+// attn/attn.hpp - level 6: everything, except reference.hpp (the oracle of tests) and openmp.hpp
+// (for programs built with -fopenmp). To read the library, start at attention.hpp.
+#pragma once
+
+#include "attn/attention.hpp"
+#include "attn/config.hpp"
+#include "attn/error.hpp"
+#include "attn/executor.hpp"
+#include "attn/mask.hpp"
+#include "attn/merge.hpp"
+#include "attn/options.hpp"
+#include "attn/random.hpp"
+#include "attn/tensor.hpp"

@@ -1,0 +1,216 @@
+// attn/detail/check.hpp - level 3: everything that can be wrong with a call, found before anything
+// is written, and gathered into one description of the work.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "attn/config.hpp"
+#include "attn/detail/call_shapes.hpp"
+#include "attn/detail/float_bits.hpp"
+#include "attn/detail/mask_checker.hpp"
+#include "attn/detail/mask_stage.hpp"
+#include "attn/detail/micro_kernels.hpp"
+#include "attn/detail/rows.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/options.hpp"
+#include "attn/random.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+/// Keys and values as the driver reads them: whole tensors, or a cache through its index map.
+struct KeyValueSource {
+  TensorRef keys, values;
+  KeyMap map;
+  Index length = 0;                 ///< Sk
+  const PerBatch* begin = nullptr;  ///< first key that is stored, each batch; null: 0
+  const PerBatch* end = nullptr;    ///< one past the last; null: Sk
+
+  KeyValueSource() = default;
+  /// Whole tensors.
+  KeyValueSource(const TensorRef& k, const TensorRef& v)
+      : keys(k), values(v), length(k.shape.length) {}
+};
+
+/// One checked call of attention. Types are erased; A is the accumulation type.
+template <class A>
+struct AttentionCall {
+  TensorRef q, out;
+  KeyValueSource source;
+  AttentionOutputs<A> extra;
+  Index batch, num_heads, query_length, key_length, key_dim, value_dim;
+  Index heads_per_key, heads_per_value;
+  Index group_heads, num_groups;  ///< query heads that share key and value head; groups a batch
+  A scale, softcap;
+  Span<const double> sinks;
+  Dropout dropout;
+  std::uint64_t dropout_threshold;
+  A dropout_scale;
+  PerBatch offset;
+  MaskStage<A> mask;
+  const KernelTable<A>* kernels;
+  const WidenTable* widen;
+  TilePlan plan;
+
+  Index rows() const { return group_heads * query_length; }
+  Index num_blocks() const { return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block); }
+  Index num_splits() const { return key_length == 0 ? 1 : ceil_div(key_length, plan.key_split); }
+  bool has_dropout() const { return dropout_threshold != 0; }
+  bool copies_keys() const { return copies(source.keys); }
+
+  /// The sink of a query head, or -infinity.
+  A sink(Index head) const {
+    return sinks.empty() ? negative_infinity<A>() : static_cast<A>(sinks[head]);
+  }
+  RowBlock row_block(Index b, Index group, Index first_row, Index count) const {
+    constexpr Index kFar = Index{1}
+                           << (sizeof(Index) * 8 - 4);  // sums with lengths cannot overflow
+    const Index position = offset[b];
+    RowBlock block;
+    block.batch = b;
+    block.num_heads = num_heads;
+    block.first_head = group * group_heads;
+    block.query_length = query_length;
+    block.query_offset = position > kFar ? kFar : position < -kFar ? -kFar : position;
+    block.first_row = first_row;
+    block.count = count;
+    return block;
+  }
+  /// The keys that can matter to these rows.
+  KeyRange key_range(const RowBlock& rows) const {
+    KeyRange range = mask.key_range(rows, key_length) & KeyRange{0, key_length};
+    if (source.begin != nullptr) range = range & KeyRange{(*source.begin)[rows.batch], key_length};
+    if (source.end != nullptr) range = range & KeyRange{0, (*source.end)[rows.batch]};
+    return range;
+  }
+
+ private:
+  static bool copies(const TensorRef& t) {
+    return t.type != element_type<A>() || (t.stride.dim != 1 && t.shape.dim != 1);
+  }
+};
+
+inline namespace ATTN_ERRORS {
+
+/// The rules that options follow by themselves.
+inline void check_options(const CallShapes& call, const AttentionOptions& options) {
+  if (options.scale && !is_finite(*options.scale)) {
+    call.raise_option("options.scale must be finite, got " + std::to_string(*options.scale));
+  }
+  if (!is_finite(options.softcap) || options.softcap < 0) {
+    call.raise_option("options.softcap must be finite and 0 (none) or more, got " +
+                      std::to_string(options.softcap));
+  }
+  const double p = options.dropout.probability;
+  if (!is_finite(p) || p < 0 || p > 1) {
+    call.raise_option("options.dropout.probability must lie within 0 and 1, got " +
+                      std::to_string(p));
+  }
+  if (!is_available(options.instruction_set, active_instruction_set())) {
+    call.raise_option(std::string("options.instruction_set ") + name_of(options.instruction_set) +
+                      " is not offered by this CPU; its best is " +
+                      name_of(active_instruction_set()));
+  }
+}
+
+/// The rules that q, k and v follow, heads among them.
+inline void check_inputs(const CallShapes& call, const Shape4& q, const Shape4& k,
+                         const Shape4& v) {
+  call.require(k.batch == q.batch || k.batch == 1, "k must have the batch of q, or 1");
+  call.require(v.batch == q.batch || v.batch == 1, "v must have the batch of q, or 1");
+  call.require(k.length == v.length, "k and v must have the same length");
+  call.require(k.dim == q.dim, "q and k must have the same dim");
+  call.require(q.heads == 0 || (k.heads > 0 && q.heads % k.heads == 0),
+               "the heads of k must divide the heads of q");
+  call.require(q.heads == 0 || (v.heads > 0 && q.heads % v.heads == 0),
+               "the heads of v must divide the heads of q");
+}
+
+/// Checks the mask and the options that depend on shapes; returns the position of query 0.
+template <class M>
+PerBatch resolve_offset(CallShapes& call, const TensorRef& q, const KeyValueSource& source,
+                        const PerBatch* past, const M& mask, const AttentionOptions& options,
+                        double largest) {
+  MaskChecker checker(call, Shape4{q.shape.batch, q.shape.heads, q.shape.length, source.length},
+                      largest);
+  if (past != nullptr) checker.set_past(*past);
+  mask.check(checker);
+  if (options.query_offset) checker.declare_offset("options.query_offset", *options.query_offset);
+  if (!options.sinks.empty()) checker.check_per_head("options.sinks", options.sinks, true);
+  return checker.resolve_offset();
+}
+
+/// The work of a call whose inputs have been checked. `out` and `extra` may be null (for sizing).
+template <class A, class M>
+AttentionCall<A> describe_call(CallShapes& call, const TensorRef& q, const KeyValueSource& source,
+                               const PerBatch* past, const TensorRef& out, const M& mask,
+                               const AttentionOptions& options, const AttentionOutputs<A>& extra) {
+  check_options(call, options);
+  const PerBatch offset = resolve_offset(call, q, source, past, mask, options,
+                                         static_cast<double>((std::numeric_limits<A>::max)()));
+
+  const bool is_empty = q.shape.heads == 0;
+  const Index per_key = is_empty ? 1 : q.shape.heads / source.keys.shape.heads;
+  const Index per_value = is_empty ? 1 : q.shape.heads / source.values.shape.heads;
+  const Index group = std::gcd(per_key, per_value);
+  const Index dim = q.shape.dim;
+  const double scale = options.scale ? *options.scale
+                       : dim > 0     ? 1.0 / std::sqrt(static_cast<double>(dim))
+                                     : 0.0;
+  const KernelTable<A>& table = kernels<A>(options.instruction_set);
+  const double p = options.dropout.probability;
+  return AttentionCall<A>{q,
+                          out,
+                          source,
+                          extra,
+                          q.shape.batch,
+                          q.shape.heads,
+                          q.shape.length,
+                          source.length,
+                          dim,
+                          source.values.shape.dim,
+                          per_key,
+                          per_value,
+                          group,
+                          is_empty ? 0 : q.shape.heads / group,
+                          static_cast<A>(scale),
+                          static_cast<A>(options.softcap),
+                          options.sinks,
+                          options.dropout,
+                          dropout_threshold(p),
+                          p < 1 ? static_cast<A>(1.0 / (1.0 - p)) : A(0),
+                          offset,
+                          MaskStage<A>(mask),
+                          &table,
+                          &widening(options.instruction_set),
+                          plan_tiles(group * q.shape.length, source.length, dim,
+                                     source.values.shape.dim, table.row_tile)};
+}
+
+/// Checks out and the extra outputs against the shapes of the call.
+template <class A>
+void check_outputs(CallShapes& call, const Shape4& q, Index key_length, Index value_dim,
+                   const TensorRef& out, const AttentionOutputs<A>& extra) {
+  call.add_output("out", out);
+  if (extra.weights.shape() != Shape4{}) call.add_output("weights", TensorRef(extra.weights));
+  if (extra.log_sum_exp.shape() != Shape4{}) {
+    call.add_output("log_sum_exp", TensorRef(extra.log_sum_exp));
+  }
+  call.require(out.shape == Shape4{q.batch, q.heads, q.length, value_dim},
+               "out must be [batch of q, heads of q, length of q, dim of v]");
+  call.require(extra.weights.shape() == Shape4{} ||
+                   extra.weights.shape() == Shape4{q.batch, q.heads, q.length, key_length},
+               "weights must be [batch of q, heads of q, length of q, length of k]");
+  call.require(extra.log_sum_exp.shape() == Shape4{} ||
+                   extra.log_sum_exp.shape() == Shape4{q.batch, q.heads, q.length, 1},
+               "log_sum_exp must be [batch of q, heads of q, length of q, 1]");
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,73 @@
+// attn/detail/float_bits.hpp - level 1: special values, recognised by their bits.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace attn {
+namespace detail {
+
+// Special values are recognised by their bits: under -ffast-math a compiler may take comparisons
+// with infinity and NaN for constants.
+template <class A>
+struct FloatBits;
+template <>
+struct FloatBits<float> {
+  using Int = std::uint32_t;
+  static constexpr Int kExponent = 0x7F800000u, kMagnitude = 0x7FFFFFFFu;
+  static constexpr Int kNegativeInfinity = 0xFF800000u;
+};
+template <>
+struct FloatBits<double> {
+  using Int = std::uint64_t;
+  static constexpr Int kExponent = 0x7FF0000000000000u, kMagnitude = 0x7FFFFFFFFFFFFFFFu;
+  static constexpr Int kNegativeInfinity = 0xFFF0000000000000u;
+};
+
+template <class A>
+typename FloatBits<A>::Int bits_of(A value) {
+  typename FloatBits<A>::Int bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+template <class A>
+A from_bits(typename FloatBits<A>::Int bits) {
+  A value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+template <class A>
+bool is_finite(A value) {
+  return (bits_of(value) & FloatBits<A>::kExponent) != FloatBits<A>::kExponent;
+}
+template <class A>
+bool is_nan(A value) {
+  return (bits_of(value) & FloatBits<A>::kMagnitude) > FloatBits<A>::kExponent;
+}
+template <class A>
+bool is_negative_infinity(A value) {
+  return bits_of(value) == FloatBits<A>::kNegativeInfinity;
+}
+/// The score of a key that is absent.
+template <class A>
+A negative_infinity() {
+  return from_bits<A>(FloatBits<A>::kNegativeInfinity);
+}
+
+/// `value` as an A; a finite value wider than A becomes A's largest or lowest finite number.
+template <class A>
+A clamp_to(double value) {
+  if constexpr (!std::is_same_v<A, double>) {
+    if (is_finite(value)) {
+      const double limit = static_cast<double>((std::numeric_limits<A>::max)());
+      if (value > limit) return (std::numeric_limits<A>::max)();
+      if (value < -limit) return std::numeric_limits<A>::lowest();
+    }
+  }
+  return static_cast<A>(value);
+}
+
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,78 @@
+// attn/detail/kernel_table.hpp - level 2: what a micro-kernel table offers.
+//
+// One table an instruction set, chosen at run time, so that speed does not depend on the user's
+// compiler flags. Two forms of tile exist:
+//
+//   row lanes   one vector lane a row (query). Queries and outputs are held transposed, K and V are
+//               read as scalars that are broadcast, from wherever their rows lie. Used from 16 rows
+//               on: nothing of K and V is packed, any head dim works, and the softmax needs no sum
+//               across lanes.
+//   dim lanes   one vector lane an element of the head dim (scores, values) or a key (softmax).
+//               Used for few rows, as in decoding, where most row lanes would idle.
+//
+// All arithmetic is in A (float or double). Every lane's result depends on that lane's inputs
+// alone.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/config.hpp"
+
+namespace attn {
+namespace detail {
+
+template <class A>
+struct KernelTable {
+  Index lanes;     ///< elements of a vector
+  Index row_tile;  ///< rows of a row-lane tile that fill the registers; a multiple of lanes
+
+  // Row lanes. `rows` counts lanes and is a multiple of `lanes`; `stride` is the distance from one
+  // key's (or dim's) line of rows to the next.
+
+  /// scores[j][r] = scale * sum_d keys[j][d] * queries[d][r]
+  void (*row_scores)(const A* const* keys, Index num_keys, Index dim, const A* queries,
+                     Index query_stride, Index rows, A scale, A* scores, Index stride);
+  /// One step of the online softmax, lane by lane: scores become exp(score - max), `sum` grows by
+  /// them, and `max` moves up when it has grown by more than 8 ln 2 (which scales `sum` by
+  /// `correction`, else 1). Returns whether any correction differs from 1. A score of -infinity
+  /// becomes exactly 0.
+  bool (*row_softmax)(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
+                      A* correction);
+  /// out[d][r] = out[d][r] * correction[r] + sum_j values[j][d] * weights[j][r]; correction may be
+  /// null (1).
+  void (*row_accumulate)(const A* const* values, Index num_keys, Index dim, const A* weights,
+                         Index weight_stride, Index rows, const A* correction, A* out,
+                         Index out_stride);
+  /// out[d][r] /= divisor[r]
+  void (*row_divide)(A* out, Index dim, Index rows, Index stride, const A* divisor);
+
+  // Dim lanes. Lines are rows (queries); `stride` separates them and is a multiple of `lanes`, and
+  // queries are padded with zeros to it.
+
+  /// scores[r][j] = scale * sum_d queries[r][d] * keys[j][d]
+  void (*dim_scores)(const A* const* keys, Index num_keys, Index dim, const A* queries,
+                     Index query_stride, Index rows, A scale, A* scores, Index stride);
+  /// As row_softmax, on `num_keys` (a multiple of `lanes`) scores of each row.
+  bool (*dim_softmax)(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
+                      A* correction);
+  /// out[r][d] = out[r][d] * correction[r] + sum_j weights[r][j] * values[j][d]
+  void (*dim_accumulate)(const A* const* values, Index num_keys, Index dim, const A* weights,
+                         Index weight_stride, Index rows, const A* correction, A* out,
+                         Index out_stride);
+
+  // Both forms, on `lines` runs of `count` elements (a multiple of `lanes`).
+
+  /// x = cap * tanh(x / cap)
+  void (*softcap)(A* x, Index lines, Index count, Index stride, A cap);
+  /// Whether no element is infinite or NaN.
+  bool (*all_finite)(const A* x, Index lines, Index count, Index stride);
+};
+
+/// 16-bit storage to float, exactly.
+struct WidenTable {
+  void (*half)(const std::uint16_t* from, float* to, Index count);
+  void (*bfloat16)(const std::uint16_t* from, float* to, Index count);
+};
+
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,139 @@
+// attn/detail/micro_kernels.hpp - level 3: the kernel tables of this build, and the choice among
+// them.
+//
+// kernels.inl is compiled once per instruction set, each copy in its own namespace and inside a
+// region that enables just that set, whatever -m flags the file is compiled with. Nothing of a copy
+// is called except through its table.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/config.hpp"
+#include "attn/detail/kernel_table.hpp"
+#include "attn/detail/simd.hpp"
+
+#if !defined(__GNUC__) && !defined(__clang__)
+#error "attn needs the vector extensions of GCC or Clang (clang-cl on Windows)"
+#endif
+
+#if ATTN_X86_TABLES
+#include <immintrin.h>
+#endif
+
+// Under -ffast-math the copies are other functions: a file compiled so must not lend its kernels to
+// the others through the linker.
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#define ATTN_SIMD_COPY(name) name##_fast_math
+#else
+#define ATTN_SIMD_COPY(name) name
+#endif
+
+// Always inlined: a vector never crosses a call. `inline` alone would leave that to -O0's mercy.
+#define ATTN_SIMD_INLINE inline __attribute__((always_inline))
+#if defined(__clang__)
+#define ATTN_SIMD_UNROLL _Pragma("unroll")
+#else
+#define ATTN_SIMD_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if ATTN_X86_TABLES
+
+// Regions add to the command line, so each takes away what lies above it.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("no-sse3"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("no-sse3")
+#endif
+#define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_sse2)
+#define ATTN_SIMD_BYTES 16
+#define ATTN_SIMD_X86 2
+#include "attn/detail/kernels.inl"
+#undef ATTN_SIMD_NAMESPACE
+#undef ATTN_SIMD_BYTES
+#undef ATTN_SIMD_X86
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("no-avx512f,avx2,fma,f16c"))), \
+                             apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("no-avx512f,avx2,fma,f16c")
+#endif
+#define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_avx2)
+#define ATTN_SIMD_BYTES 32
+#define ATTN_SIMD_X86 3
+#include "attn/detail/kernels.inl"
+#undef ATTN_SIMD_NAMESPACE
+#undef ATTN_SIMD_BYTES
+#undef ATTN_SIMD_X86
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(                                                    \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+    apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+#define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_avx512)
+#define ATTN_SIMD_BYTES 64
+#define ATTN_SIMD_X86 4
+#include "attn/detail/kernels.inl"
+#undef ATTN_SIMD_NAMESPACE
+#undef ATTN_SIMD_BYTES
+#undef ATTN_SIMD_X86
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#else
+
+#define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_generic)
+#define ATTN_SIMD_BYTES 16
+#define ATTN_SIMD_X86 0
+#include "attn/detail/kernels.inl"
+#undef ATTN_SIMD_NAMESPACE
+#undef ATTN_SIMD_BYTES
+#undef ATTN_SIMD_X86
+
+#endif
+
+namespace attn {
+namespace detail {
+
+/// The table of an instruction set that is available.
+template <class A>
+const KernelTable<A>& kernels(InstructionSet set) {
+#if ATTN_X86_TABLES
+  if (set == InstructionSet::best) set = active_instruction_set();
+  if (set == InstructionSet::avx512) return ATTN_SIMD_COPY(kernels_avx512)::kernel_table<A>();
+  if (set == InstructionSet::avx2) return ATTN_SIMD_COPY(kernels_avx2)::kernel_table<A>();
+  return ATTN_SIMD_COPY(kernels_sse2)::kernel_table<A>();
+#else
+  (void)set;
+  return ATTN_SIMD_COPY(kernels_generic)::kernel_table<A>();
+#endif
+}
+
+inline const WidenTable& widening(InstructionSet set) {
+#if ATTN_X86_TABLES
+  if (set == InstructionSet::best) set = active_instruction_set();
+  if (set == InstructionSet::avx512) return ATTN_SIMD_COPY(kernels_avx512)::widen_table();
+  if (set == InstructionSet::avx2) return ATTN_SIMD_COPY(kernels_avx2)::widen_table();
+  return ATTN_SIMD_COPY(kernels_sse2)::widen_table();
+#else
+  (void)set;
+  return ATTN_SIMD_COPY(kernels_generic)::widen_table();
+#endif
+}
+
+}  // namespace detail
+}  // namespace attn
+
+#undef ATTN_SIMD_INLINE
+#undef ATTN_SIMD_UNROLL

@@ -1,0 +1,149 @@
+// attn/detail/rows.hpp - level 3: how rows enter and leave the tiles: conversion to and from the
+// accumulation type, transposition, and where the row of a key lies.
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "attn/config.hpp"
+#include "attn/detail/float_bits.hpp"
+#include "attn/detail/kernel_table.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+/// `value` as a T, rounded once (to nearest, ties to even).
+template <class T, class A>
+T round_to(A value) {
+  if constexpr (std::is_same_v<T, A> || std::is_same_v<T, double> || std::is_same_v<T, float>) {
+    return static_cast<T>(value);
+  } else if constexpr (std::is_same_v<A, float>) {
+    return T(value);
+  } else {
+    // double to 16 bits through float would round twice. Rounding the first step to odd keeps the
+    // information that the value was not exact, so the second step rounds as if it were the only
+    // one. Source: S. Boldo, G. Melquiond, "When double rounding is odd" (2005).
+    float near = static_cast<float>(value);
+    if (is_finite(near) && static_cast<double>(near) != value) {
+      std::uint32_t bits = bits_of(near);
+      const bool too_large = static_cast<double>(near) > value;
+      const bool negative = value < 0;
+      if (too_large != negative) --bits;  // towards zero
+      near = from_bits<float>(bits | 1u);
+    }
+    return T(near);
+  }
+}
+
+/// out[i] = in[i * stride], in the accumulation type.
+template <class A, class T>
+void load_elements(const T* in, Index stride, Index count, A* out, const WidenTable& widen) {
+  if constexpr (std::is_same_v<A, float> && sizeof(T) == 2) {
+    if (stride == 1) {
+      const auto* const bits = reinterpret_cast<const std::uint16_t*>(in);
+      (std::is_same_v<T, Eigen::half> ? widen.half : widen.bfloat16)(bits, out, count);
+      return;
+    }
+  }
+  for (Index i = 0; i < count; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      out[i] = static_cast<A>(static_cast<float>(in[i * stride]));
+    } else {
+      out[i] = static_cast<A>(in[i * stride]);
+    }
+  }
+}
+
+/// One row of `tensor` at an element offset, in the accumulation type and contiguous.
+template <class A>
+void load_row(const TensorRef& tensor, Index offset, A* out, const WidenTable& widen) {
+  visit_element(tensor.type, [&](auto* type) {
+    const auto* const first = static_cast<decltype(type)>(tensor.data) + offset;
+    load_elements(first, tensor.stride.dim, tensor.shape.dim, out, widen);
+  });
+}
+
+/// The same as one column of a transposed tile: out[d * out_stride].
+template <class A>
+void load_column(const TensorRef& tensor, Index offset, A* out, Index out_stride) {
+  visit_element(tensor.type, [&](auto* type) {
+    const auto* const first = static_cast<decltype(type)>(tensor.data) + offset;
+    const Index stride = tensor.stride.dim, count = tensor.shape.dim;
+    for (Index d = 0; d < count; ++d) {
+      if constexpr (sizeof(*first) == 2) {
+        out[d * out_stride] = static_cast<A>(static_cast<float>(first[d * stride]));
+      } else {
+        out[d * out_stride] = static_cast<A>(first[d * stride]);
+      }
+    }
+  });
+}
+
+/// Writes in[d * in_stride] to one row of an output tensor, rounded once.
+template <class A>
+void store_row(const TensorRef& tensor, Index offset, const A* in, Index in_stride) {
+  visit_element(tensor.type, [&](auto* type) {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+    T* const first = static_cast<T*>(const_cast<void*>(tensor.data)) + offset;
+    const Index stride = tensor.stride.dim, count = tensor.shape.dim;
+    for (Index d = 0; d < count; ++d) first[d * stride] = round_to<T>(in[d * in_stride]);
+  });
+}
+
+/// Which stored row holds key j: the index map through which the kernel reads caches.
+struct KeyMap {
+  Index ring = 0;                ///< > 0: row j % ring of the sequence
+  Index page_length = 0;         ///< > 0: row j % page_length of page pages[j / page_length]
+  const Index* pages = nullptr;  ///< the page table; batch b's starts at b * page_table_stride
+  Index page_table_stride = 0;
+
+  /// The element offset of key j's row, and how many rows on from there follow at stride.length.
+  struct Run {
+    Index offset, length;
+  };
+  Run find(const TensorRef& tensor, Index batch, Index head, Index key) const {
+    constexpr Index kAll = (std::numeric_limits<Index>::max)();
+    if (page_length > 0) {
+      const Index row = key % page_length;
+      const Index page = pages[batch * page_table_stride + key / page_length];
+      return {tensor.offset(page, head, row, 0), page_length - row};
+    }
+    const Index b = tensor.shape.batch == 1 ? 0 : batch;
+    if (ring > 0) {
+      const Index row = key % ring;
+      return {tensor.offset(b, head, row, 0), ring - row};
+    }
+    return {tensor.offset(b, head, key, 0), kAll};
+  }
+};
+
+/// Fills rows[0 .. keys.size()) with pointers to the rows of `keys`, contiguous in A: into the
+/// tensor itself where its elements are A's and adjacent, else into `copy`, converted.
+template <class A>
+void fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index head, KeyRange keys,
+                bool must_copy, const A** rows, A* copy, const WidenTable& widen) {
+  const bool direct = !must_copy && tensor.type == element_type<A>() &&
+                      (tensor.stride.dim == 1 || tensor.shape.dim == 1);
+  const Index dim = tensor.shape.dim;
+  for (Index key = keys.begin; key < keys.end;) {
+    const KeyMap::Run run = map.find(tensor, batch, head, key);
+    const Index end = key + (std::min)(run.length, keys.end - key);
+    for (Index offset = run.offset; key < end; ++key, offset += tensor.stride.length) {
+      const Index i = key - keys.begin;
+      if (direct) {
+        rows[i] = static_cast<const A*>(tensor.data) + offset;
+      } else {
+        load_row(tensor, offset, copy + i * dim, widen);
+        rows[i] = copy + i * dim;
+      }
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,258 @@
+// attn/detail/tile_stages.hpp - level 3: the stages of one tile, as attention.hpp's loop names
+// them.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/config.hpp"
+#include "attn/detail/check.hpp"
+#include "attn/detail/float_bits.hpp"
+#include "attn/detail/rows.hpp"
+#include "attn/detail/scratch.hpp"
+#include "attn/online_softmax.hpp"
+#include "attn/random.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+/// The rows of a block that are computed together, with their queries and softmax state.
+template <class A>
+struct RowTile {
+  RowBlock rows;
+  KeyRange keys;  ///< that can matter to these rows
+  A* queries;     ///< [dim][row] in the row-lane form, else [row][dim]
+  Index query_stride;
+  OnlineSoftmax<A> state;
+};
+
+/// The tile of a block that begins at row `first`.
+template <class A>
+RowTile<A> row_tile(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
+                    Index first) {
+  const TilePlan& plan = call.plan;
+  RowTile<A> tile;
+  tile.rows = block.slice(first, (std::min)(plan.row_tile, block.count - first));
+  tile.keys = call.key_range(tile.rows);
+  tile.queries = scratch.queries + first * Scratch<A>::query_stride(call);
+  tile.query_stride = plan.rows_are_lanes ? plan.row_tile : Scratch<A>::query_stride(call);
+  OnlineSoftmax<A>& state = tile.state;
+  state.kernels = call.kernels;
+  state.rows_are_lanes = plan.rows_are_lanes;
+  state.rows =
+      plan.rows_are_lanes ? round_up(tile.rows.count, call.kernels->lanes) : tile.rows.count;
+  state.dim = call.value_dim;
+  state.max = scratch.max + first;
+  state.sum = scratch.sum + first;
+  state.correction = scratch.correction + first;
+  state.out = scratch.out + first * Scratch<A>::out_stride(call);
+  state.out_stride = plan.rows_are_lanes ? plan.row_tile : Scratch<A>::out_stride(call);
+  return tile;
+}
+
+/// Calls f(tile) for every row tile of a block.
+template <class A, class F>
+void for_each_row_tile(const AttentionCall<A>& call, const Scratch<A>& scratch,
+                       const RowBlock& block, const F& f) {
+  for (Index first = 0; first < block.count; first += call.plan.row_tile) {
+    f(row_tile(call, scratch, block, first));
+  }
+}
+
+/// Converts the queries of a tile; the padding is 0.
+template <class A>
+void load_queries(const AttentionCall<A>& call, const RowTile<A>& tile) {
+  const bool lanes = tile.state.rows_are_lanes;
+  const Index padded = lanes ? tile.state.rows : tile.query_stride;
+  tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    for (Index row = begin; row < end; ++row) {
+      const Index offset = call.q.offset(tile.rows.batch, head, query + row - begin, 0);
+      if (lanes) {
+        load_column(call.q, offset, tile.queries + row, tile.query_stride);
+      } else {
+        A* const line = tile.queries + row * tile.query_stride;
+        load_row(call.q, offset, line, *call.widen);
+        std::fill(line + call.key_dim, line + padded, A(0));
+      }
+    }
+  });
+  if (lanes) {
+    for (Index d = 0; d < call.key_dim; ++d) {
+      A* const line = tile.queries + d * tile.query_stride;
+      std::fill(line + tile.rows.count, line + padded, A(0));
+    }
+  }
+}
+
+/// scale * (q . k), softcapped: the scores of a tile before biases and masks. In the dim-lane form
+/// the line of a row begins at the tile's first key and is padded with -infinity.
+template <class A>
+ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scratch,
+                            const RowTile<A>& tile, KeyRange keys, Index first_fetched,
+                            Index tile_begin) {
+  const KernelTable<A>& kernels = *call.kernels;
+  const A* const* const key_rows = scratch.key_rows + (keys.begin - first_fetched);
+  if (tile.state.rows_are_lanes) {
+    const Index stride = call.plan.row_tile;
+    kernels.row_scores(key_rows, keys.size(), call.key_dim, tile.queries, tile.query_stride,
+                       tile.state.rows, call.scale, scratch.scores, stride);
+    if (call.softcap > 0) {
+      kernels.softcap(scratch.scores, keys.size(), tile.state.rows, stride, call.softcap);
+    }
+    return {tile.rows, keys, scratch.scores, 1, stride};
+  }
+  const Index stride = Scratch<A>::tile_keys(call);
+  const Index before = keys.begin - tile_begin, end = keys.end - tile_begin;
+  const Index padded = round_up(end, kernels.lanes);
+  const auto pad = [&] {
+    for (Index row = 0; row < tile.rows.count; ++row) {
+      A* const line = scratch.scores + row * stride;
+      std::fill(line, line + before, negative_infinity<A>());
+      std::fill(line + end, line + padded, negative_infinity<A>());
+    }
+  };
+  pad();
+  kernels.dim_scores(key_rows, keys.size(), call.key_dim, tile.queries, tile.query_stride,
+                     tile.rows.count, call.scale, scratch.scores + before, stride);
+  if (call.softcap > 0) {
+    kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
+    pad();
+  }
+  return {tile.rows, keys, scratch.scores + before, stride, 1};
+}
+
+/// Turns masked scores into weights and adds them to the denominators. Returns whether the outputs
+/// must be rescaled.
+template <class A>
+bool update_weights(const OnlineSoftmax<A>& state, const Scratch<A>& scratch,
+                    const ScoreTile<A>& scores) {
+  if (state.rows_are_lanes) {
+    return state.update_weights(scratch.scores, scores.keys.size(), scores.key_stride);
+  }
+  const Index end = scores.scores - scratch.scores + scores.keys.size();
+  return state.update_weights(scratch.scores, round_up(end, state.kernels->lanes),
+                              scores.row_stride);
+}
+
+/// Drops weights at random and scales the others up.
+template <class A>
+void apply_dropout(const AttentionCall<A>& call, const ScoreTile<A>& weights) {
+  const KeyRange keys = weights.keys;
+  weights.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    const RandomPlane plane(RandomPlane::Stream::attention_weights, call.dropout.seed,
+                            call.dropout.offset, weights.rows.batch, head);
+    for (Index row = begin; row < end; ++row) {
+      for (Index key = keys.begin; key < keys.end;) {
+        // Four neighbouring keys share their random bits.
+        const Index group_end = (std::min)(keys.end, key - (key & 3) + 4);
+        const auto bits = plane.bits4(query + row - begin, key);
+        for (; key < group_end; ++key) {
+          A& weight = weights(row, key);
+          weight = bits.word[key & 3] < call.dropout_threshold ? A(0) : weight * call.dropout_scale;
+        }
+      }
+    }
+  });
+}
+
+/// Keeps the masked scores of a tile in the weights that the caller asked for, until the row's
+/// denominator is known.
+template <class A>
+void keep_scores(const AttentionCall<A>& call, const ScoreTile<A>& scores) {
+  scores.for_each([&](A& score, const ScorePosition& at) {
+    call.extra.weights(at.batch, at.head, at.query, at.key) = score;
+  });
+}
+
+/// Marks the scores of some rows and keys as those of absent keys.
+template <class A>
+void clear_scores(const AttentionCall<A>& call, const RowBlock& rows, KeyRange keys) {
+  rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    for (Index i = query; i < query + end - begin; ++i) {
+      for (Index key = keys.begin; key < keys.end; ++key) {
+        call.extra.weights(rows.batch, head, i, key) = negative_infinity<A>();
+      }
+    }
+  });
+}
+
+/// Turns the kept scores of one row into its weights: exp(s - m) / l, then dropout.
+template <class A>
+void finish_weights(const AttentionCall<A>& call, const Scratch<A>& scratch,
+                    const OnlineSoftmax<A>& state, Index state_row, const RowBlock& row) {
+  const Index chunk = Scratch<A>::tile_keys(call);
+  const Index head = row.head(0), query = row.query(0);
+  const A divisor = state.divisor(state_row);
+  for (Index first = 0; first < call.key_length; first += chunk) {
+    const KeyRange keys{first, (std::min)(call.key_length, first + chunk)};
+    const Index padded = round_up(keys.size(), call.kernels->lanes);
+    A* const line = scratch.scores;
+    for (Index i = 0; i < padded; ++i) {
+      line[i] = i < keys.size() ? call.extra.weights(row.batch, head, query, first + i)
+                                : negative_infinity<A>();
+    }
+    A max = state.max[state_row], unused_sum = 0, unused_correction = 0;
+    call.kernels->dim_softmax(line, padded, 1, padded, &max, &unused_sum, &unused_correction);
+    for (Index i = 0; i < keys.size(); ++i) {
+      // An absent key's weight is 0 even where the row is NaN.
+      const bool absent =
+          is_negative_infinity(call.extra.weights(row.batch, head, query, first + i));
+      line[i] = absent ? A(0) : line[i] / divisor;
+    }
+    const ScoreTile<A> tile{row, keys, line, padded, 1};
+    if (call.has_dropout()) apply_dropout(call, tile);
+    keep_scores(call, tile);
+  }
+}
+
+/// Writes the outputs of a tile whose state has seen all keys.
+template <class A>
+void finish_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowTile<A>& tile) {
+  const OnlineSoftmax<A>& state = tile.state;
+  const bool lanes = state.rows_are_lanes;
+  state.normalize();
+  tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    for (Index row = begin; row < end; ++row) {
+      const Index i = query + row - begin;
+      store_row(call.out, call.out.offset(tile.rows.batch, head, i, 0),
+                state.out + row * (lanes ? 1 : state.out_stride), lanes ? state.out_stride : 1);
+      if (call.extra.log_sum_exp.data() != nullptr) {
+        call.extra.log_sum_exp(tile.rows.batch, head, i, 0) = state.log_sum_exp(row);
+      }
+      if (call.extra.weights.data() != nullptr) {
+        finish_weights(call, scratch, state, row, tile.rows.slice(row, 1));
+      }
+    }
+  });
+}
+
+/// Replaces what is infinite or NaN in the fetched values by 0.
+template <class A>
+void zero_non_finite(A* values, Index count) {
+  for (Index i = 0; i < count; ++i) {
+    if (!is_finite(values[i])) values[i] = 0;
+  }
+}
+
+/// Adds weight * value for the values that are infinite or NaN, and for live weights alone: a
+/// dropped key's value must not reach the output, and 0 times infinity would.
+template <class A>
+void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
+                    const A* const* values) {
+  for (Index key = weights.keys.begin; key < weights.keys.end; ++key) {
+    const A* const value = values[key - weights.keys.begin];
+    for (Index d = 0; d < state.dim; ++d) {
+      if (is_finite(value[d])) continue;
+      for (Index row = 0; row < weights.rows.count; ++row) {
+        const A weight = weights(row, key);
+        if (bits_of(weight) == 0) continue;
+        A& out = state.rows_are_lanes ? state.out[d * state.out_stride + row]
+                                      : state.out[row * state.out_stride + d];
+        out += weight * value[d];
+      }
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace attn

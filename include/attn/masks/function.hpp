@@ -1,0 +1,148 @@
+// attn/masks/function.hpp - level 3: ALiBi, and masks and score functions that are the user's
+// lambdas.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attn/config.hpp"
+#include "attn/detail/float_bits.hpp"
+#include "attn/masks/concept.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+
+namespace detail {
+
+/// Slope of one head; see alibi_slopes.
+inline double alibi_slope(Index head, Index num_heads) {
+  Index power = 1;
+  while (power * 2 <= num_heads) power *= 2;
+  const double step =
+      head < power ? 8.0 / static_cast<double>(power) : 4.0 / static_cast<double>(power);
+  const Index place = head < power ? head + 1 : 2 * (head - power) + 1;
+  return std::exp2(-step * static_cast<double>(place));
+}
+
+}  // namespace detail
+
+/// The slopes of ALiBi: for n heads, a power of two, 2^(-8/n), 2^(-16/n), ... 2^-8; otherwise those
+/// of the power of two below n, then every second of the one above.
+/// Source: O. Press, N. Smith, M. Lewis, "Train short, test long" (2021).
+inline std::vector<double> alibi_slopes(Index num_heads) {
+  std::vector<double> slopes;
+  for (Index head = 0; head < num_heads; ++head) {
+    slopes.push_back(detail::alibi_slope(head, num_heads));
+  }
+  return slopes;
+}
+
+/// score - slope(head) * |p - key| for the query at position p.
+class AlibiMask : public Mask {
+ public:
+  AlibiMask() = default;
+  explicit AlibiMask(Span<const double> slopes) : slopes_(slopes), uses_default_(false) {}
+
+  bool modifies() const { return true; }
+  template <class A>
+  void modify(const ScoreTile<A>& tile) const {
+    Index known_head = -1;
+    A slope = 0;
+    tile.for_each([&](A& score, const ScorePosition& at) {
+      if (at.head != known_head) {
+        known_head = at.head;
+        slope = static_cast<A>(uses_default_ ? detail::alibi_slope(at.head, tile.rows.num_heads)
+                                             : slopes_[at.head]);
+      }
+      const Index distance =
+          at.key > at.query_position ? at.key - at.query_position : at.query_position - at.key;
+      score -= slope * static_cast<A>(distance);
+    });
+  }
+  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+    if (!uses_default_) checker.check_per_head("alibi slopes", slopes_, false);
+    checker.use_position("alibi()");
+  }
+
+ private:
+  Span<const double> slopes_;
+  bool uses_default_ = true;
+};
+
+/// ALiBi with the slopes alibi_slopes(Hq).
+inline AlibiMask alibi() { return AlibiMask(); }
+/// ALiBi with one slope a query head.
+inline AlibiMask alibi(Span<const double> slopes) { return AlibiMask(slopes); }
+
+/// The user's predicate: f(position) keeps (or drops) the key.
+template <class F>
+class PredicateMask : public Mask {
+ public:
+  PredicateMask(F predicate, bool keeps) : predicate_(std::move(predicate)), keeps_(keeps) {}
+
+  bool allows(const ScorePosition& at) const { return static_cast<bool>(predicate_(at)) == keeps_; }
+  Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
+  template <class A>
+  void apply(const ScoreTile<A>& tile, bool) const {
+    const A dropped = detail::negative_infinity<A>();
+    tile.for_each([&](A& score, const ScorePosition& at) {
+      if (!allows(at)) score = dropped;
+    });
+  }
+  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+    checker.use_position(keeps_ ? "keep_if()" : "drop_if()");
+  }
+
+ private:
+  F predicate_;
+  bool keeps_;
+};
+
+/// Keeps the keys for which f(ScorePosition) is true. f must be pure; several threads may call it.
+template <class F>
+PredicateMask<F> keep_if(F f) {
+  static_assert(std::is_invocable_r_v<bool, const F&, ScorePosition>,
+                "attn::keep_if takes a const callable bool(ScorePosition)");
+  return PredicateMask<F>(std::move(f), true);
+}
+/// Drops the keys for which f(ScorePosition) is true.
+template <class F>
+PredicateMask<F> drop_if(F f) {
+  static_assert(std::is_invocable_r_v<bool, const F&, ScorePosition>,
+                "attn::drop_if takes a const callable bool(ScorePosition)");
+  return PredicateMask<F>(std::move(f), false);
+}
+
+/// The user's score function: score = f(score, position).
+template <class F>
+class ScoreFunction : public Mask {
+ public:
+  explicit ScoreFunction(F function) : function_(std::move(function)) {}
+
+  bool modifies() const { return true; }
+  template <class A>
+  void modify(const ScoreTile<A>& tile) const {
+    static_assert(std::is_invocable_r_v<A, const F&, A, ScorePosition>,
+                  "attn::modify_score takes a const callable that maps (score, ScorePosition) to a "
+                  "score, for scores of the accumulation type (float, or double if a tensor is)");
+    tile.for_each([this](A& score, const ScorePosition& at) {
+      score = static_cast<A>(function_(score, at));
+    });
+  }
+  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+    checker.use_position("modify_score()");
+  }
+
+ private:
+  F function_;
+};
+
+/// score = f(score, ScorePosition), after scale and softcap. A result of -infinity drops the key.
+template <class F>
+ScoreFunction<F> modify_score(F f) {
+  return ScoreFunction<F>(std::move(f));
+}
+
+}  // namespace attn

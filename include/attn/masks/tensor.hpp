@@ -1,0 +1,163 @@
+// attn/masks/tensor.hpp - level 3: masks and biases that are tensors of the shape of the scores.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "attn/config.hpp"
+#include "attn/detail/float_bits.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/masks/concept.hpp"
+#include "attn/tensor.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+
+/// A boolean tensor [B|1, Hq|1, Sq|1, Sk|1]; elements that are not zero are true.
+class DenseMask : public Mask {
+ public:
+  template <class T>
+  DenseMask(const Tensor4<T>& view, bool keeps, const char* name)
+      : given_(view),
+        bytes_(reinterpret_cast<const unsigned char*>(view.data())),
+        stride_(detail::broadcast_stride(view.shape(), view.stride())),
+        keeps_(keeps),
+        name_(name) {
+    static_assert(std::is_same_v<std::remove_const_t<T>, bool> ||
+                      std::is_same_v<std::remove_const_t<T>, std::uint8_t>,
+                  "attn: the elements of a boolean mask are bool or std::uint8_t; a floating-point "
+                  "mask that is added to the scores is add_bias(view)");
+  }
+
+  bool allows(const ScorePosition& at) const { return (*element(at) != 0) == keeps_; }
+  Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
+  template <class A>
+  void apply(const ScoreTile<A>& tile, bool) const {
+    const A dropped = detail::negative_infinity<A>();
+    tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+      const unsigned char* const first =
+          element({tile.rows.batch, head, query, tile.keys.begin, 0});
+      const Index inner = tile.row_stride == 1 ? end - begin : tile.keys.size();
+      const Index outer = tile.row_stride == 1 ? tile.keys.size() : end - begin;
+      const Index mask_inner = tile.row_stride == 1 ? stride_.length : stride_.dim;
+      const Index mask_outer = tile.row_stride == 1 ? stride_.dim : stride_.length;
+      const Index score_outer = tile.row_stride == 1 ? tile.key_stride : tile.row_stride;
+      for (Index o = 0; o < outer; ++o) {
+        A* const line = &tile(begin, tile.keys.begin) + o * score_outer;
+        const unsigned char* const mask = first + o * mask_outer;
+        for (Index i = 0; i < inner; ++i) {
+          line[i] = (mask[i * mask_inner] != 0) == keeps_ ? line[i] : dropped;
+        }
+      }
+    });
+  }
+  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+    checker.check_score_view(name_, given_);
+  }
+
+ private:
+  const unsigned char* element(const ScorePosition& at) const {
+    return bytes_ + at.batch * stride_.batch + at.head * stride_.heads + at.query * stride_.length +
+           at.key * stride_.dim;
+  }
+
+  detail::TensorRef given_;
+  const unsigned char* bytes_;
+  Stride4 stride_;
+  bool keeps_;
+  const char* name_;
+};
+
+/// True keeps the key (PyTorch's scaled_dot_product_attention, ONNX). Size 1 broadcasts.
+template <class T>
+DenseMask keep_where(Tensor4<T> mask) {
+  return DenseMask(mask, true, "keep_where mask");
+}
+/// True drops the key (nn.MultiheadAttention, padding masks). Size 1 broadcasts.
+template <class T>
+DenseMask drop_where(Tensor4<T> mask) {
+  return DenseMask(mask, false, "drop_where mask");
+}
+
+/// score + bias, from a tensor [B|1, Hq|1, Sq|1, Sk|1]. A bias of -infinity drops the key.
+class BiasMask : public Mask {
+ public:
+  template <class T>
+  explicit BiasMask(const Tensor4<T>& view)
+      : view_(view), stride_(detail::broadcast_stride(view.shape(), view.stride())) {
+    static_assert(detail::is_element_v<std::remove_const_t<T>>,
+                  "attn: the elements of add_bias are double, float, Eigen::half or "
+                  "Eigen::bfloat16; a boolean mask is keep_where(view) or drop_where(view)");
+  }
+
+  bool allows(const ScorePosition& at) const {
+    return detail::visit_element(view_.type, [&](auto* type) {
+      const auto* first = static_cast<decltype(type)>(view_.data);
+      return !detail::is_negative_infinity(static_cast<double>(first[offset(at)]));
+    });
+  }
+  // A finite bias never drops; whether some are -infinity only the tile can tell.
+  Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
+  bool modifies() const { return true; }
+  template <class A>
+  void modify(const ScoreTile<A>& tile) const {
+    const A dropped = detail::negative_infinity<A>();
+    for_each_bias(tile, [dropped](A& score, A bias) {
+      score = detail::is_negative_infinity(bias) ? dropped : score + bias;
+    });
+  }
+  template <class A>
+  void apply(const ScoreTile<A>& tile, bool modified_later) const {
+    if (!modified_later) return;  // modify() has left -infinity there
+    const A dropped = detail::negative_infinity<A>();
+    for_each_bias(tile, [dropped](A& score, A bias) {
+      if (detail::is_negative_infinity(bias)) score = dropped;
+    });
+  }
+  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+    checker.check_score_view("add_bias bias", view_);
+  }
+
+ private:
+  Index offset(const ScorePosition& at) const {
+    return at.batch * stride_.batch + at.head * stride_.heads + at.query * stride_.length +
+           at.key * stride_.dim;
+  }
+  template <class A, class F>
+  void for_each_bias(const ScoreTile<A>& tile, const F& f) const {
+    detail::visit_element(view_.type, [&](auto* type) {
+      const auto* const data = static_cast<decltype(type)>(view_.data);
+      using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+      tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+        const auto* const first = data + offset({tile.rows.batch, head, query, tile.keys.begin, 0});
+        const bool rows_inner = tile.row_stride == 1;
+        const Index inner = rows_inner ? end - begin : tile.keys.size();
+        const Index outer = rows_inner ? tile.keys.size() : end - begin;
+        const Index bias_inner = rows_inner ? stride_.length : stride_.dim;
+        const Index bias_outer = rows_inner ? stride_.dim : stride_.length;
+        const Index score_outer = rows_inner ? tile.key_stride : tile.row_stride;
+        for (Index o = 0; o < outer; ++o) {
+          A* const line = &tile(begin, tile.keys.begin) + o * score_outer;
+          const auto* const bias = first + o * bias_outer;
+          for (Index i = 0; i < inner; ++i) {
+            if constexpr (std::is_same_v<T, double>) {
+              f(line[i], detail::clamp_to<A>(bias[i * bias_inner]));
+            } else {
+              f(line[i], static_cast<A>(static_cast<float>(bias[i * bias_inner])));
+            }
+          }
+        }
+      });
+    });
+  }
+
+  detail::TensorRef view_;
+  Stride4 stride_;
+};
+
+template <class T>
+BiasMask add_bias(Tensor4<T> bias) {
+  return BiasMask(bias);
+}
+
+}  // namespace attn

@@ -1,0 +1,138 @@
+// attn/options.hpp - level 2: the options of a call, and what it may return beside the output.
+#pragma once
+
+#include <Eigen/Core>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "attn/config.hpp"
+#include "attn/detail/simd.hpp"
+#include "attn/executor.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+
+/// One number for all batches, or one each batch of q: lengths, offsets, first positions. Converts
+/// from any integer, and from lvalue arrays, std::array, std::vector or Span of 32- or 64-bit
+/// signed integers, which must outlive every use.
+class PerBatch {
+  template <class I>
+  static constexpr bool is_index_v = std::is_integral_v<I>&& std::is_signed_v<I> &&
+                                     (sizeof(I) == 4 || sizeof(I) == 8);
+
+ public:
+  template <class I, std::enable_if_t<std::is_integral_v<I> && !std::is_same_v<I, bool>, int> = 0>
+  constexpr PerBatch(I value) : value_(static_cast<Index>(value)) {}
+
+  template <class I, class = std::enable_if_t<is_index_v<std::remove_const_t<I>>>>
+  constexpr PerBatch(Span<I> values)
+      : values_(values.data()), size_(values.size()), is_wide_(sizeof(I) == 8), is_scalar_(false) {}
+  template <class I, std::size_t N, class = std::enable_if_t<is_index_v<std::remove_const_t<I>>>>
+  constexpr PerBatch(I (&values)[N]) : PerBatch(Span<const I>(values)) {}
+  template <class I, std::size_t N>
+  PerBatch(I (&&values)[N]) = delete;  // a temporary: name the array first
+  template <class I, std::size_t N, class = std::enable_if_t<is_index_v<I>>>
+  constexpr PerBatch(const std::array<I, N>& values) : PerBatch(Span<const I>(values)) {}
+  template <class I, std::size_t N>
+  PerBatch(const std::array<I, N>&& values) = delete;  // a temporary: name the array first
+  template <class I, class Allocator, class = std::enable_if_t<is_index_v<I>>>
+  PerBatch(const std::vector<I, Allocator>& values) : PerBatch(Span<const I>(values)) {}
+  template <class I, class Allocator>
+  PerBatch(const std::vector<I, Allocator>&& values) = delete;  // a temporary: name the vector
+
+  /// Whether one number serves all batches.
+  constexpr bool is_scalar() const { return is_scalar_; }
+  /// How many numbers were given (1 for a scalar).
+  constexpr Index size() const { return is_scalar_ ? 1 : size_; }
+  Index operator[](Index batch) const {
+    if (is_scalar_) return value_;
+    return is_wide_ ? static_cast<Index>(static_cast<const std::int64_t*>(values_)[batch])
+                    : static_cast<Index>(static_cast<const std::int32_t*>(values_)[batch]);
+  }
+
+ private:
+  Index value_ = 0;
+  const void* values_ = nullptr;
+  Index size_ = 0;
+  bool is_wide_ = false;
+  bool is_scalar_ = true;
+};
+
+/// Dropout on the attention weights: each is dropped with `probability` and the others are scaled
+/// by 1 / (1 - probability). The random bits are a pure function of (seed, offset, batch, query
+/// head, query, key): use another seed or offset for every call of a training step.
+struct Dropout {
+  double probability = 0;
+  std::uint64_t seed = 0, offset = 0;
+};
+
+/// Scratch memory handed in by the caller; attention_workspace_bytes says how much. No alignment
+/// is needed.
+struct Workspace {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// What a call of attention does beyond q, k, v and the mask. The defaults are the plain formula.
+struct AttentionOptions {
+  /// Multiplies q . k. Unset: 1 / sqrt(key dim). Must be finite; 0 and negative are legal.
+  std::optional<double> scale;
+  /// c > 0: scores become c * tanh(score / c), before biases and masks. 0: none.
+  double softcap = 0;
+  Dropout dropout;
+  /// One logit a query head that joins the softmax's denominator and has no value. -infinity: none.
+  Span<const double> sinks;
+  /// The position of query 0 among the keys, for causal masks, windows, ALiBi and lambdas.
+  std::optional<PerBatch> query_offset;
+  /// Who runs the work. Unset: the calling thread alone.
+  Executor* executor = nullptr;
+  /// Scratch memory. Unset: allocated once a call.
+  Workspace workspace;
+  /// Forces a lower instruction set than the CPU's best; OptionError if the CPU lacks it.
+  InstructionSet instruction_set = InstructionSet::best;
+  /// Allows a bfloat16 call to round the weights to bfloat16 before they meet V.
+  bool allow_bf16_weights = false;
+};
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_element_v =
+    std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, Eigen::half> ||
+    std::is_same_v<T, Eigen::bfloat16>;
+
+}  // namespace detail
+
+/// The type that sums are held in: double if any of T... is double, else float.
+template <class... T>
+using AccumulationType =
+    std::conditional_t<(std::is_same_v<std::remove_const_t<T>, double> || ...), double, float>;
+
+/// What a call may write beside the output; a view that is not set is not computed.
+template <class A>
+struct AttentionOutputs {
+  Tensor4<A> weights;      ///< [B, Hq, Sq, Sk]: the weights that were multiplied with V
+  Tensor4<A> log_sum_exp;  ///< [B, Hq, Sq, 1]: log of the softmax's denominator, the sink included
+};
+
+/// What the form that returns its results computes beside the output.
+enum class Want : unsigned { output = 0, weights = 1, log_sum_exp = 2 };
+constexpr Want operator|(Want a, Want b) {
+  return static_cast<Want>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+constexpr bool operator&(Want a, Want b) {
+  return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
+}
+
+/// The results of the form that returns them; what was not wanted is empty.
+template <class T, class A>
+struct AttentionResult {
+  Tensor4Buffer<T> output;       ///< [B, Hq, Sq, Dv]
+  Tensor4Buffer<A> weights;      ///< [B, Hq, Sq, Sk]
+  Tensor4Buffer<A> log_sum_exp;  ///< [B, Hq, Sq, 1]
+};
+
+}  // namespace attn

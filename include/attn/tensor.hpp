@@ -1,0 +1,271 @@
+// attn/tensor.hpp - level 2: views over the caller's memory.
+//
+// Every tensor is 4-D: (batch, heads, length, dim). A view is a pointer, a shape and strides in
+// ELEMENTS; it never owns and never copies. Strides may be anything: padded, permuted, 0 (that axis
+// is broadcast), negative, an inner stride other than 1.
+#pragma once
+
+#include <Eigen/Core>
+#include <cstddef>
+#include <limits>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "attn/config.hpp"
+#include "attn/error.hpp"
+
+namespace attn {
+
+/// The extents of a tensor.
+struct Shape4 {
+  Index batch = 0, heads = 0, length = 0, dim = 0;
+
+  constexpr Index size() const { return batch * heads * length * dim; }
+  friend constexpr bool operator==(const Shape4& a, const Shape4& b) {
+    return a.batch == b.batch && a.heads == b.heads && a.length == b.length && a.dim == b.dim;
+  }
+  friend constexpr bool operator!=(const Shape4& a, const Shape4& b) { return !(a == b); }
+};
+
+/// The distance between neighbours along each axis, in elements.
+struct Stride4 {
+  Index batch = 0, heads = 0, length = 0, dim = 0;
+
+  friend constexpr bool operator==(const Stride4& a, const Stride4& b) {
+    return a.batch == b.batch && a.heads == b.heads && a.length == b.length && a.dim == b.dim;
+  }
+  friend constexpr bool operator!=(const Stride4& a, const Stride4& b) { return !(a == b); }
+};
+
+namespace detail {
+
+/// "q [2, 8, 128, 64]", as every error text spells a tensor.
+inline std::string describe(const char* name, const Shape4& shape) {
+  return std::string(name) + " [" + std::to_string(shape.batch) + ", " +
+         std::to_string(shape.heads) + ", " + std::to_string(shape.length) + ", " +
+         std::to_string(shape.dim) + "]";
+}
+
+}  // namespace detail
+
+/// A non-owning view of a (batch, heads, length, dim) tensor. T may be const. Trivially copyable.
+/// A default-constructed view is null and means "not given".
+template <class T>
+class Tensor4 {
+ public:
+  using Element = T;
+  using Value = std::remove_const_t<T>;
+  /// One (batch, head) as an Eigen matrix of length x dim, over the same memory.
+  using Matrix = Eigen::Matrix<Value, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using MatrixMap = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>,
+                               Eigen::Unaligned, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+
+  constexpr Tensor4() = default;
+  /// Contiguous in the order batch, heads, length, dim.
+  constexpr Tensor4(T* data, Shape4 shape)
+      : Tensor4(data, shape,
+                Stride4{shape.heads * shape.length * shape.dim, shape.length * shape.dim, shape.dim,
+                        1}) {}
+  constexpr Tensor4(T* data, Shape4 shape, Stride4 stride)
+      : data_(data), shape_(shape), stride_(stride) {}
+  /// Tensor4<T> converts to Tensor4<const T>.
+  template <class U, class = std::enable_if_t<std::is_same_v<const U, T>>>
+  constexpr Tensor4(const Tensor4<U>& other)
+      : data_(other.data()), shape_(other.shape()), stride_(other.stride()) {}
+
+  constexpr T* data() const { return data_; }
+  constexpr const Shape4& shape() const { return shape_; }
+  constexpr const Stride4& stride() const { return stride_; }
+  constexpr Index batch() const { return shape_.batch; }
+  constexpr Index heads() const { return shape_.heads; }
+  constexpr Index length() const { return shape_.length; }
+  constexpr Index dim() const { return shape_.dim; }
+
+  /// The element at (b, h, i, d). Not checked.
+  constexpr T& operator()(Index b, Index h, Index i, Index d) const {
+    return data_[b * stride_.batch + h * stride_.heads + i * stride_.length + d * stride_.dim];
+  }
+
+  /// The (length x dim) matrix of one batch and head, without a copy.
+  MatrixMap matrix(Index b, Index h) const {
+    T* first = data_ == nullptr ? nullptr : data_ + b * stride_.batch + h * stride_.heads;
+    return MatrixMap(first, shape_.length, shape_.dim,
+                     Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(stride_.length, stride_.dim));
+  }
+
+  /// `count` entries of one axis, from `first` on. Throws ShapeError if they are out of range.
+  ATTN_ALWAYS_INLINE Tensor4 slice_batch(Index first, Index count) const {
+    return slice("slice_batch", &Shape4::batch, stride_.batch, first, count);
+  }
+  ATTN_ALWAYS_INLINE Tensor4 slice_heads(Index first, Index count) const {
+    return slice("slice_heads", &Shape4::heads, stride_.heads, first, count);
+  }
+  ATTN_ALWAYS_INLINE Tensor4 slice_length(Index first, Index count) const {
+    return slice("slice_length", &Shape4::length, stride_.length, first, count);
+  }
+
+ private:
+  ATTN_ALWAYS_INLINE Tensor4 slice(const char* name, Index Shape4::*axis, Index stride, Index first,
+                                   Index count) const {
+    if (first < 0 || count < 0 || first > shape_.*axis - count) {
+      detail::raise_shape_error(std::string("Tensor4::") + name + ": the range [" +
+                                std::to_string(first) + ", " + std::to_string(first) + " + " +
+                                std::to_string(count) + ") does not lie within " +
+                                detail::describe("tensor", shape_));
+    }
+    Tensor4 result = *this;
+    result.shape_.*axis = count;
+    // An empty slice keeps the pointer: data + first * stride might lie outside the allocation.
+    if (count > 0) result.data_ = data_ + first * stride;
+    return result;
+  }
+
+  T* data_ = nullptr;
+  Shape4 shape_;
+  Stride4 stride_;
+};
+
+/// A view of memory in the order batch, heads, length, dim.
+template <class T>
+constexpr Tensor4<T> bhsd(T* data, Shape4 shape) {
+  return Tensor4<T>(data, shape);
+}
+
+/// A view of memory in the order batch, length, heads, dim: what a projection writes. The shape is
+/// still given as (batch, heads, length, dim).
+template <class T>
+constexpr Tensor4<T> bshd(T* data, Shape4 shape) {
+  const Index row = shape.heads * shape.dim;
+  return Tensor4<T>(data, shape, Stride4{shape.length * row, shape.dim, row, 1});
+}
+
+/// A view of rank-3 memory (batch, length, dim) as [batch, 1, length, dim].
+template <class T>
+constexpr Tensor4<T> bsd(T* data, Index batch, Index length, Index dim) {
+  return Tensor4<T>(data, Shape4{batch, 1, length, dim});
+}
+
+/// A view of rank-3 memory (heads, length, dim) as [1, heads, length, dim].
+template <class T>
+constexpr Tensor4<T> hsd(T* data, Index heads, Index length, Index dim) {
+  return Tensor4<T>(data, Shape4{1, heads, length, dim});
+}
+
+namespace detail {
+
+template <class Expression>
+inline constexpr bool is_plain_v =
+    std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
+
+template <class Expression>
+ATTN_ALWAYS_INLINE auto view_heads(Expression& matrix, Index num_heads) {
+  using Plain = std::remove_const_t<Expression>;
+  static_assert(std::is_base_of_v<Eigen::DenseBase<Plain>, Plain>,
+                "attn::view takes an Eigen Matrix, Array, Map, Ref or Block");
+  static_assert((int(Plain::Flags) & Eigen::DirectAccessBit) != 0,
+                "attn::view takes an Eigen expression with direct access to memory (Matrix, Array, "
+                "Map, Ref or Block); evaluate other expressions into a Matrix first");
+  using Pointer = decltype(matrix.data());
+  using T = std::remove_pointer_t<Pointer>;
+  if (num_heads < 1 || matrix.cols() % num_heads != 0) {
+    raise_shape_error("view: num_heads " + std::to_string(num_heads) +
+                      " does not divide the columns of the matrix (" +
+                      std::to_string(matrix.rows()) + " x " + std::to_string(matrix.cols()) + ")");
+  }
+  const Index dim = matrix.cols() / num_heads;
+  const Index row = matrix.rowStride(), column = matrix.colStride();
+  return Tensor4<T>(matrix.data(), Shape4{1, num_heads, matrix.rows(), dim},
+                    Stride4{row * matrix.rows(), column * dim, row, column});
+}
+
+}  // namespace detail
+
+/// A view of an Eigen Matrix, Array, Map, Ref or Block (any storage order) as
+/// (1, num_heads, rows, cols / num_heads). Constness is kept. Nothing is copied, so a temporary
+/// Matrix does not compile. Throws ShapeError unless num_heads divides the columns.
+template <class Expression>
+ATTN_ALWAYS_INLINE auto view(Expression&& matrix, Index num_heads) {
+  using Plain = std::remove_cv_t<std::remove_reference_t<Expression>>;
+  static_assert(!detail::is_plain_v<Plain> || std::is_lvalue_reference_v<Expression>,
+                "attn::view of a temporary Matrix would dangle: give the matrix a name first");
+  return detail::view_heads(matrix, num_heads);
+}
+
+/// The same as one head: (1, 1, rows, cols).
+template <class Expression>
+ATTN_ALWAYS_INLINE auto view(Expression&& matrix) {
+  return attn::view(std::forward<Expression>(matrix), 1);
+}
+
+/// An owning, zero-initialised tensor, contiguous in the order batch, heads, length, dim and
+/// aligned to 64 bytes whatever the compiler flags (so it may be made in one translation unit and
+/// freed in another). Throws ShapeError for a negative extent or a size that overflows.
+template <class T>
+class Tensor4Buffer {
+  static_assert(std::is_trivially_destructible_v<T> && !std::is_const_v<T>,
+                "attn::Tensor4Buffer holds plain numbers: T is not const");
+
+ public:
+  using Element = T;
+
+  Tensor4Buffer() = default;
+  ATTN_ALWAYS_INLINE explicit Tensor4Buffer(Shape4 shape) : shape_(shape) {
+    bool fits = true;
+    Index size = 1;
+    for (const Index extent : {shape.batch, shape.heads, shape.length, shape.dim}) {
+      fits = fits && extent >= 0 &&
+             (size == 0 ||
+              extent <= (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(T)) / size);
+      size = fits ? size * extent : 0;
+    }
+    if (!fits) {
+      detail::raise_shape_error("Tensor4Buffer: negative or too large: " +
+                                detail::describe("shape", shape));
+    }
+    allocate();
+  }
+  Tensor4Buffer(const Tensor4Buffer& other) : shape_(other.shape_) {
+    allocate();
+    for (Index i = 0; i < shape_.size(); ++i) data_[i] = other.data_[i];
+  }
+  Tensor4Buffer(Tensor4Buffer&& other) noexcept { swap(other); }
+  Tensor4Buffer& operator=(Tensor4Buffer other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Tensor4Buffer() { ::operator delete(data_, kAlignment); }
+
+  void swap(Tensor4Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(shape_, other.shape_);
+  }
+
+  Tensor4<T> view() { return Tensor4<T>(data_, shape_); }
+  Tensor4<const T> view() const { return Tensor4<const T>(data_, shape_); }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  const Shape4& shape() const { return shape_; }
+  Index size() const { return shape_.size(); }
+  bool empty() const { return shape_.size() == 0; }
+
+  T& operator()(Index b, Index h, Index i, Index d) { return view()(b, h, i, d); }
+  const T& operator()(Index b, Index h, Index i, Index d) const { return view()(b, h, i, d); }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};  // a cache line, the widest vector register
+
+  void allocate() {
+    const std::size_t size = static_cast<std::size_t>(shape_.size());
+    if (size == 0) return;
+    data_ = static_cast<T*>(::operator new(size * sizeof(T), kAlignment));
+    for (std::size_t i = 0; i < size; ++i) ::new (static_cast<void*>(data_ + i)) T(0);
+  }
+
+  T* data_ = nullptr;
+  Shape4 shape_;
+};
+
+}  // namespace attn
