@@ -68,8 +68,8 @@ struct AttentionCall {
     return sinks.empty() ? negative_infinity<A>() : static_cast<A>(sinks[head]);
   }
   RowBlock row_block(Index b, Index group, Index first_row, Index count) const {
-    constexpr Index kFar = Index{1}
-                           << (sizeof(Index) * 8 - 4);  // sums with lengths cannot overflow
+    // Sums with lengths cannot overflow; half a Band's reach, so that open sides stay open.
+    constexpr Index kFar = Index{1} << (sizeof(Index) * 8 - 5);
     const Index position = offset[b];
     RowBlock block;
     block.batch = b;
