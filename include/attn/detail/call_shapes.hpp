@@ -53,6 +53,9 @@ class CallShapes {
     if (!holds) raise_shape(rule);
   }
 
+  /// The tensors so far, in their order.
+  Span<const NamedTensor> tensors() const { return Span<const NamedTensor>(tensors_, count_); }
+
   [[noreturn]] void raise_shape(const std::string& rule) const { raise_shape_error(message(rule)); }
   [[noreturn]] void raise_option(const std::string& rule) const {
     raise_option_error(message(rule));

@@ -56,6 +56,8 @@ struct AttentionCall {
   const KernelTable<A>* kernels;
   const WidenTable* widen;
   TilePlan plan;
+  /// Where the part that is computed begins: batch, num_groups and group_heads may be narrowed.
+  Index first_batch = 0, first_head = 0;
 
   Index rows() const { return group_heads * query_length; }
   Index num_blocks() const { return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block); }
@@ -70,12 +72,12 @@ struct AttentionCall {
   RowBlock row_block(Index b, Index group, Index first_row, Index count) const {
     // Sums with lengths cannot overflow; half a Band's reach, so that open sides stay open.
     constexpr Index kFar = Index{1} << (sizeof(Index) * 8 - 5);
-    const Index position = offset[b];
     RowBlock block;
-    block.batch = b;
+    block.batch = first_batch + b;
     block.num_heads = num_heads;
-    block.first_head = group * group_heads;
+    block.first_head = first_head + group * group_heads;
     block.query_length = query_length;
+    const Index position = offset[block.batch];
     block.query_offset = position > kFar ? kFar : position < -kFar ? -kFar : position;
     block.first_row = first_row;
     block.count = count;
