@@ -87,6 +87,13 @@ template <class T>
 class TestTensor {
  public:
   TestTensor() = default;
+  TestTensor(const TestTensor& other)
+      : shape_(other.shape_), stride_(other.stride_), first_(other.first_), size_(other.size_) {
+    storage_ = std::make_unique<T[]>(static_cast<std::size_t>(size_));
+    std::copy_n(other.storage_.get(), size_, storage_.get());
+  }
+  TestTensor(TestTensor&&) = default;
+  TestTensor& operator=(TestTensor&&) = default;
   explicit TestTensor(Shape4 shape, Layout layout = Layout::contiguous)
       : TestTensor(shape, strides_of(layout, shape)) {}
   TestTensor(Shape4 shape, Stride4 stride) : shape_(shape), stride_(stride) {
