@@ -207,10 +207,10 @@ void attend(const char* function, const TensorRef& q, const KeyValueSource& sour
             const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   CallShapes shapes(function);
   shapes.add_input("q", q);
-  shapes.add_input("k", source.keys);
-  shapes.add_input("v", source.values);
+  shapes.add_input("k", source.keys, source.key_shape);
+  shapes.add_input("v", source.values, source.value_shape);
   check_outputs(shapes, q.shape, source.length, source.values.shape.dim, out, extra);
-  check_inputs(shapes, q.shape, source.keys.shape, source.values.shape);
+  check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
   run_attention(shapes, describe_call<A>(shapes, q, source, past, out, mask, options, extra),
                 options);
 }
@@ -232,9 +232,9 @@ std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyV
                             const PerBatch* past, const M& mask, const AttentionOptions& options) {
   CallShapes shapes(function);
   shapes.add_input("q", q);
-  shapes.add_input("k", source.keys);
-  shapes.add_input("v", source.values);
-  check_inputs(shapes, q.shape, source.keys.shape, source.values.shape);
+  shapes.add_input("k", source.keys, source.key_shape);
+  shapes.add_input("v", source.values, source.value_shape);
+  check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
   check_options(shapes, options);
   resolve_offset(shapes, q, source, past, mask, options, (std::numeric_limits<float>::max)());
   return (std::max)(workspace_bytes_of<float>(shapes, q, source, options),

@@ -49,12 +49,20 @@ class PerBatch {
   constexpr Index size() const { return is_scalar_ ? 1 : size_; }
   Index operator[](Index batch) const {
     if (is_scalar_) return value_;
-    return is_wide_ ? static_cast<Index>(static_cast<const std::int64_t*>(values_)[batch])
-                    : static_cast<Index>(static_cast<const std::int32_t*>(values_)[batch]);
+    return value_ + (is_wide_
+                         ? static_cast<Index>(static_cast<const std::int64_t*>(values_)[batch])
+                         : static_cast<Index>(static_cast<const std::int32_t*>(values_)[batch]));
   }
 
+  /// The same numbers, each moved by `shift`: causal_from(PerBatch(lengths) - query_length).
+  friend constexpr PerBatch operator+(PerBatch numbers, Index shift) {
+    numbers.value_ += shift;
+    return numbers;
+  }
+  friend constexpr PerBatch operator-(PerBatch numbers, Index shift) { return numbers + -shift; }
+
  private:
-  Index value_ = 0;
+  Index value_ = 0;  // of a scalar; else added to each of the values
   const void* values_ = nullptr;
   Index size_ = 0;
   bool is_wide_ = false;

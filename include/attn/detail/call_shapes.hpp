@@ -16,6 +16,7 @@ inline namespace ATTN_ERRORS {
 struct NamedTensor {
   const char* name = nullptr;
   TensorRef tensor;
+  Shape4 shape;  ///< as the texts spell it
 };
 
 /// Collects the tensors of a call, so that each error text names the function, the rule and every
@@ -26,14 +27,18 @@ class CallShapes {
 
   /// Adds an input, validates its extents and pointer, and tests it against the outputs so far.
   void add_input(const char* name, const TensorRef& tensor) {
-    add(name, tensor, false);
+    add_input(name, tensor, tensor.shape);
+  }
+  /// The same for storage of which the call sees `shape`.
+  void add_input(const char* name, const TensorRef& tensor, const Shape4& shape) {
+    add(name, tensor, shape, false);
     for (int i = 0; i + 1 < count_; ++i) {
       if (is_output_[i]) require_apart(tensors_[i], tensors_[count_ - 1]);
     }
   }
   /// Adds an output, validates it, and tests it against everything so far.
   void add_output(const char* name, const TensorRef& tensor) {
-    add(name, tensor, true);
+    add(name, tensor, tensor.shape, true);
     const Shape4& shape = tensor.shape;
     const Stride4& stride = tensor.stride;
     if (!is_empty(shape) &&
@@ -64,11 +69,11 @@ class CallShapes {
  private:
   static constexpr int kMaxTensors = 24;
 
-  void add(const char* name, const TensorRef& tensor, bool is_output) {
+  void add(const char* name, const TensorRef& tensor, const Shape4& shape, bool is_output) {
     if (count_ == kMaxTensors) {  // more masks than that: keep the newest input in the last place
       --count_;
     }
-    tensors_[count_] = NamedTensor{name, tensor};
+    tensors_[count_] = NamedTensor{name, tensor, shape};
     is_output_[count_] = is_output;
     ++count_;
     const Shape4& s = tensor.shape;
@@ -90,7 +95,7 @@ class CallShapes {
     std::string text = std::string(function_) + ": " + rule + "; got ";
     for (int i = 0; i < count_; ++i) {
       if (i > 0) text += ", ";
-      text += describe(tensors_[i].name, tensors_[i].tensor.shape);
+      text += describe(tensors_[i].name, tensors_[i].shape);
     }
     return text + extra_text_;
   }

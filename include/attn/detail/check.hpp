@@ -27,6 +27,7 @@ namespace detail {
 struct KeyValueSource {
   TensorRef keys, values;
   KeyMap map;
+  Shape4 key_shape, value_shape;    ///< as the call sees them: [B|1, Hk|Hv, Sk, Dk|Dv]
   Index length = 0;                 ///< Sk
   const PerBatch* begin = nullptr;  ///< first key that is stored, each batch; null: 0
   const PerBatch* end = nullptr;    ///< one past the last; null: Sk
@@ -34,7 +35,16 @@ struct KeyValueSource {
   KeyValueSource() = default;
   /// Whole tensors.
   KeyValueSource(const TensorRef& k, const TensorRef& v)
-      : keys(k), values(v), length(k.shape.length) {}
+      : keys(k), values(v), key_shape(k.shape), value_shape(v.shape), length(k.shape.length) {}
+  /// Stored tokens, of which `batch` sequences see up to `longest`.
+  KeyValueSource(const TensorRef& k, const TensorRef& v, const KeyMap& key_map, Index batch,
+                 Index longest)
+      : keys(k),
+        values(v),
+        map(key_map),
+        key_shape{batch, k.shape.heads, longest, k.shape.dim},
+        value_shape{batch, v.shape.heads, longest, v.shape.dim},
+        length(longest) {}
 };
 
 /// One checked call of attention. Types are erased; A is the accumulation type.

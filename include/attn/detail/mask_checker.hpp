@@ -58,7 +58,8 @@ class MaskChecker {
   }
   void declare_bottom_right(const char* mask) {
     const bool had_value = has_value_;
-    declare_offset_of_mask(mask, PerBatch(scores_.dim - scores_.length));
+    // A cache knows the last key of each sequence, and that is where its last query stands.
+    declare_offset_of_mask(mask, past_ ? *past_ : PerBatch(scores_.dim - scores_.length));
     has_value_ = had_value;  // Sk - Sq: does not say whether Sk counts the padding
   }
   /// The past of a cache: used if nothing else is said.
