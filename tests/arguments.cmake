@@ -1,0 +1,11 @@
+# Sets `arguments`: what stands after "--" on the command line of a cmake -P script.
+set(arguments "")
+set(seen FALSE)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(i RANGE ${last})
+  if(seen)
+    list(APPEND arguments "${CMAKE_ARGV${i}}")
+  elseif(CMAKE_ARGV${i} STREQUAL "--")
+    set(seen TRUE)
+  endif()
+endforeach()

@@ -1,0 +1,14 @@
+// error: attn: out is written to: its element type must not be const
+#include "attn/attention.hpp"
+
+int main() {
+  float data[4] = {};
+  const float constant[4] = {};
+  const attn::Tensor4<float> tensor(data, {1, 1, 2, 2});
+  const attn::Tensor4<const float> read_only(constant, {1, 1, 2, 2});
+#ifdef ATTN_EXPECT_ERROR
+  attn::scaled_dot_product_attention(read_only, read_only, read_only, read_only);
+#else
+  attn::scaled_dot_product_attention(read_only, read_only, read_only, tensor);
+#endif
+}

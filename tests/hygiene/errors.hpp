@@ -1,0 +1,100 @@
+// tests/hygiene/errors.hpp - one call for every public function that may raise an error, for the
+// programs that mix files with and without exceptions. Each unit has its own copy.
+#pragma once
+
+#include <Eigen/Core>
+#include <cstdint>
+
+#include "attn/attn.hpp"
+#include "attn/merge.hpp"
+#include "attn/reference.hpp"
+
+namespace {
+
+struct Failure {
+  const char* name;
+  void (*call)();
+};
+
+attn::Tensor4<float> floats(attn::Shape4 shape) {
+  static float storage[4096] = {};
+  static attn::Index next = 0;
+  if (next + shape.size() > 4096) next = 0;
+  float* const first = storage + next;
+  next += shape.size();
+  return {first, shape};
+}
+
+const Failure kFailures[] = {
+    {"slice_batch",
+     [] {
+       floats({2, 1, 1, 1}).slice_batch(1, 2);
+     }},
+    {"slice_heads",
+     [] {
+       floats({1, 2, 1, 1}).slice_heads(-1, 1);
+     }},
+    {"slice_length",
+     [] {
+       floats({1, 1, 2, 1}).slice_length(3, 0);
+     }},
+    {"view",
+     [] {
+       Eigen::MatrixXf matrix(2, 5);
+       attn::view(matrix, 2);
+     }},
+    {"Tensor4Buffer",
+     [] {
+       attn::Tensor4Buffer<float> buffer({1, 1, -1, 1});
+     }},
+    {"ThreadPool", [] { attn::ThreadPool pool(0); }},
+    {"attention, shapes",
+     [] {
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 3}),
+                                          floats({1, 2, 5, 6}), floats({1, 2, 3, 6}));
+     }},
+    {"attention that returns, shapes",
+     [] {
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 3}),
+                                          floats({1, 2, 5, 6}));
+     }},
+    {"attention, options",
+     [] {
+       attn::AttentionOptions options;
+       options.softcap = -1;
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
+                                          floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
+                                          attn::no_mask(), options);
+     }},
+    {"attention, masks",
+     [] {
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
+                                          floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
+                                          attn::alibi() & attn::causal());
+     }},
+    {"attention, AnyMask",
+     [] {
+       const attn::AnyMask mask = attn::key_lengths(6);
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
+                                          floats({1, 2, 5, 6}), floats({1, 2, 3, 6}), mask);
+     }},
+    {"attention_workspace_bytes",
+     [] {
+       attn::attention_workspace_bytes(floats({1, 2, 3, 4}), floats({1, 3, 5, 4}),
+                                       floats({1, 2, 5, 6}));
+     }},
+    {"merge_attention",
+     [] {
+       attn::merge_attention(floats({1, 2, 3, 4}), floats({1, 2, 3, 1}), floats({1, 2, 3, 5}),
+                             floats({1, 2, 3, 1}), floats({1, 2, 3, 4}), floats({1, 2, 3, 1}));
+     }},
+    {"reference_attention",
+     [] {
+       attn::reference_attention(
+           floats({1, 2, 3, 4}), floats({1, 2, 5, 3}), floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
+           [](attn::Index, attn::Index, attn::Index, attn::Index) { return true; },
+           [](double score, attn::Index, attn::Index, attn::Index, attn::Index) { return score; });
+     }},
+};
+
+}  // namespace
