@@ -61,7 +61,9 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       const Cover cover = call.mask.cover(tile.rows, seen);
       if (cover == Cover::none) return;
 
-      const ScoreTile<A> scores = compute_scores(call, scratch, tile, seen, fetched.begin, begin);
+      const Staircase stairs = find_staircase(call, tile, seen, cover);
+      const ScoreTile<A> scores =
+          compute_scores(call, scratch, tile, seen, stairs, fetched.begin, begin);
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
 
@@ -77,9 +79,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       if (call.extra.weights.data() != nullptr) keep_scores(call, scores);
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
-      tile.state.add_values(values, seen.size(), scores.scores,
-                            tile.state.rows_are_lanes ? scores.key_stride : scores.row_stride,
-                            rescale);
+      add_values(tile.state, scores, stairs, values, rescale);
     });
   }
 }

@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 
 #include "attn/config.hpp"
 #include "attn/detail/float_bits.hpp"
@@ -38,6 +40,17 @@ struct OnlineSoftmax {
   Index lines() const { return rows_are_lanes ? dim : rows; }
   Index line_size() const { return rows_are_lanes ? rows : round_up(dim, kernels->lanes); }
 
+  /// The state of vector v alone, in the row-lane form.
+  OnlineSoftmax vector(Index v) const {
+    OnlineSoftmax part = *this;
+    part.rows = kernels->lanes;
+    part.max += v * kernels->lanes;
+    part.sum += v * kernels->lanes;
+    part.correction += v * kernels->lanes;
+    part.out += v * kernels->lanes;
+    return part;
+  }
+
   /// No key seen. A sink is a logit without a value: row r starts with sink(r) in m and l = 1.
   template <class Sink>
   void reset(Index real_rows, const Sink& sink) {
@@ -45,9 +58,8 @@ struct OnlineSoftmax {
       max[r] = r < real_rows ? sink(r) : negative_infinity<A>();
       sum[r] = is_negative_infinity(max[r]) ? A(0) : A(1);
     }
-    for (Index line = 0; line < lines(); ++line) {
-      for (Index i = 0; i < line_size(); ++i) out[line * out_stride + i] = 0;
-    }
+    // All bits 0 is 0.
+    std::memset(out, 0, static_cast<std::size_t>(lines() * out_stride) * sizeof(A));
   }
 
   /// Turns a tile of scores into weights exp(s - m) and adds them to l. Returns whether o must be

@@ -73,7 +73,7 @@ struct AttentionCall {
   Index num_blocks() const { return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block); }
   Index num_splits() const { return key_length == 0 ? 1 : ceil_div(key_length, plan.key_split); }
   bool has_dropout() const { return dropout_threshold != 0; }
-  bool copies_keys() const { return copies(source.keys); }
+  bool copies_keys() const { return !has_plain_rows<A>(source.keys); }
 
   /// The sink of a query head, or -infinity.
   A sink(Index head) const {
@@ -99,11 +99,6 @@ struct AttentionCall {
     if (source.begin != nullptr) range = range & KeyRange{(*source.begin)[rows.batch], key_length};
     if (source.end != nullptr) range = range & KeyRange{0, (*source.end)[rows.batch]};
     return range;
-  }
-
- private:
-  static bool copies(const TensorRef& t) {
-    return t.type != element_type<A>() || (t.stride.dim != 1 && t.shape.dim != 1);
   }
 };
 

@@ -64,6 +64,9 @@ struct KernelTable {
 
   /// x = cap * tanh(x / cap)
   void (*softcap)(A* x, Index lines, Index count, Index stride, A cap);
+  /// to[c][r] = from[r][c] for rows x columns.
+  void (*transpose)(const A* from, Index from_stride, Index rows, Index columns, A* to,
+                    Index to_stride);
   /// Whether no element is infinite or NaN.
   bool (*all_finite)(const A* x, Index lines, Index count, Index stride);
 };

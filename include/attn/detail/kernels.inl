@@ -116,12 +116,17 @@ ATTN_SIMD_INLINE FloatVec maximum(FloatVec a, FloatVec b) {
 ATTN_SIMD_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
   return _mm512_maskz_max_pd(kAll8, a, b);
 }
+// Without optimisation GCC's roundscale is a macro, whose conversions then count as ours.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wold-style-cast"
 ATTN_SIMD_INLINE FloatVec round_to_nearest(FloatVec x) {
   return _mm512_maskz_roundscale_ps(kAll16, x, 8);
 }
 ATTN_SIMD_INLINE DoubleVec round_to_nearest(DoubleVec x) {
   return _mm512_maskz_roundscale_pd(kAll8, x, 8);
 }
+#pragma GCC diagnostic pop
 /// x * 2^n for a whole number n.
 ATTN_SIMD_INLINE FloatVec scale_by_power(FloatVec x, FloatVec n) {
   return _mm512_maskz_scalef_ps(kAll16, x, n);
@@ -315,11 +320,11 @@ ATTN_SIMD_INLINE Vec tanh_of(Vec x) {
   const auto sign = as_bits(x) & as_bits(broadcast(A(-0.0)));
   const Vec magnitude = as_float(as_bits(x) ^ sign);
   const Vec e = exp_below<A>(broadcast(A(-2)) * magnitude);
-  const Vec large = as_float(as_bits((one - e) / (one + e)) | sign);
+  const Vec for_large = as_float(as_bits((one - e) / (one + e)) | sign);
   // Kept finite: the polynomial of an infinite argument would raise "invalid".
   const auto is_small = less(magnitude, broadcast(A(0.625)));
-  const Vec small = tanh_small(as_float(as_bits(x) & is_small), A());
-  return select(is_small, small, large);
+  const Vec for_small = tanh_small(as_float(as_bits(x) & is_small), A());
+  return select(is_small, for_small, for_large);
 }
 
 // ---- Row lanes ----------------------------------------------------------------------------------
@@ -748,6 +753,63 @@ void softcap(A* x, Index lines, Index count, Index stride, A cap) {
   }
 }
 
+// Blocks of 16-byte vectors, in every copy: shuffles across wider vectors cost more than they save.
+typedef float Float4 __attribute__((vector_size(16)));
+typedef float Float4At __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double Double2 __attribute__((vector_size(16)));
+typedef double Double2At __attribute__((vector_size(16), aligned(8), may_alias));
+#if defined(__clang__)
+#define ATTN_SHUFFLE4(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#define ATTN_SHUFFLE2(a, b, i, j) __builtin_shufflevector(a, b, i, j)
+#else
+#define ATTN_SHUFFLE4(a, b, i, j, k, l) __builtin_shuffle(a, b, Int32x4{i, j, k, l})
+#define ATTN_SHUFFLE2(a, b, i, j) __builtin_shuffle(a, b, Int64x2{i, j})
+typedef std::int32_t Int32x4 __attribute__((vector_size(16)));
+typedef std::int64_t Int64x2 __attribute__((vector_size(16)));
+#endif
+
+ATTN_SIMD_INLINE void transpose_block(const float* from, Index from_stride, float* to,
+                                      Index to_stride) {
+  const Float4 a = *reinterpret_cast<const Float4At*>(from);
+  const Float4 b = *reinterpret_cast<const Float4At*>(from + from_stride);
+  const Float4 c = *reinterpret_cast<const Float4At*>(from + 2 * from_stride);
+  const Float4 d = *reinterpret_cast<const Float4At*>(from + 3 * from_stride);
+  const Float4 ab_low = ATTN_SHUFFLE4(a, b, 0, 4, 1, 5), ab_high = ATTN_SHUFFLE4(a, b, 2, 6, 3, 7);
+  const Float4 cd_low = ATTN_SHUFFLE4(c, d, 0, 4, 1, 5), cd_high = ATTN_SHUFFLE4(c, d, 2, 6, 3, 7);
+  *reinterpret_cast<Float4At*>(to) = ATTN_SHUFFLE4(ab_low, cd_low, 0, 1, 4, 5);
+  *reinterpret_cast<Float4At*>(to + to_stride) = ATTN_SHUFFLE4(ab_low, cd_low, 2, 3, 6, 7);
+  *reinterpret_cast<Float4At*>(to + 2 * to_stride) = ATTN_SHUFFLE4(ab_high, cd_high, 0, 1, 4, 5);
+  *reinterpret_cast<Float4At*>(to + 3 * to_stride) = ATTN_SHUFFLE4(ab_high, cd_high, 2, 3, 6, 7);
+}
+ATTN_SIMD_INLINE void transpose_block(const double* from, Index from_stride, double* to,
+                                      Index to_stride) {
+  const Double2 a = *reinterpret_cast<const Double2At*>(from);
+  const Double2 b = *reinterpret_cast<const Double2At*>(from + from_stride);
+  *reinterpret_cast<Double2At*>(to) = ATTN_SHUFFLE2(a, b, 0, 2);
+  *reinterpret_cast<Double2At*>(to + to_stride) = ATTN_SHUFFLE2(a, b, 1, 3);
+}
+#undef ATTN_SHUFFLE4
+#undef ATTN_SHUFFLE2
+
+template <class A>
+void transpose(const A* from, Index from_stride, Index rows, Index columns, A* to,
+               Index to_stride) {
+  constexpr Index kBlock = 16 / sizeof(A);
+  for (Index r = 0; r < rows; r += kBlock) {
+    Index c = 0;
+    if (r + kBlock <= rows) {
+      for (; c + kBlock <= columns; c += kBlock) {
+        transpose_block(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
+      }
+    }
+    for (; c < columns; ++c) {
+      for (Index i = r; i < rows && i < r + kBlock; ++i) {
+        to[c * to_stride + i] = from[i * from_stride + c];
+      }
+    }
+  }
+}
+
 template <class A>
 bool all_finite(const A* x, Index lines, Index count, Index stride) {
   using S = Simd<A>;
@@ -772,7 +834,7 @@ const KernelTable<A>& kernel_table() {
       row_accumulate<A>, row_divide<A>,
       dim_scores<A>,     dim_softmax<A>,
       dim_accumulate<A>, softcap<A>,
-      all_finite<A>};
+      transpose<A>,      all_finite<A>};
   return table;
 }
 

@@ -28,15 +28,15 @@ T round_to(A value) {
     // double to 16 bits through float would round twice. Rounding the first step to odd keeps the
     // information that the value was not exact, so the second step rounds as if it were the only
     // one. Source: S. Boldo, G. Melquiond, "When double rounding is odd" (2005).
-    float near = static_cast<float>(value);
-    if (is_finite(near) && static_cast<double>(near) != value) {
-      std::uint32_t bits = bits_of(near);
-      const bool too_large = static_cast<double>(near) > value;
+    float nearest = static_cast<float>(value);
+    if (is_finite(nearest) && static_cast<double>(nearest) != value) {
+      std::uint32_t bits = bits_of(nearest);
+      const bool too_large = static_cast<double>(nearest) > value;
       const bool negative = value < 0;
       if (too_large != negative) --bits;  // towards zero
-      near = from_bits<float>(bits | 1u);
+      nearest = from_bits<float>(bits | 1u);
     }
-    return T(near);
+    return T(nearest);
   }
 }
 
@@ -68,17 +68,34 @@ void load_row(const TensorRef& tensor, Index offset, A* out, const WidenTable& w
   });
 }
 
-/// The same as one column of a transposed tile: out[d * out_stride].
+/// Whether rows of `tensor` can be read or written in place, as contiguous elements of A.
 template <class A>
-void load_column(const TensorRef& tensor, Index offset, A* out, Index out_stride) {
+bool has_plain_rows(const TensorRef& tensor) {
+  return tensor.type == element_type<A>() && (tensor.stride.dim == 1 || tensor.shape.dim == 1);
+}
+
+/// `count` rows from an element offset on, tensor.stride.length apart, as columns of a transposed
+/// tile: out[d * out_stride + row].
+template <class A>
+void load_columns(const TensorRef& tensor, Index offset, Index count, A* out, Index out_stride,
+                  const KernelTable<A>& kernels) {
+  const Index dim = tensor.shape.dim;
+  if (has_plain_rows<A>(tensor)) {
+    kernels.transpose(static_cast<const A*>(tensor.data) + offset, tensor.stride.length, count, dim,
+                      out, out_stride);
+    return;
+  }
   visit_element(tensor.type, [&](auto* type) {
     const auto* const first = static_cast<decltype(type)>(tensor.data) + offset;
-    const Index stride = tensor.stride.dim, count = tensor.shape.dim;
-    for (Index d = 0; d < count; ++d) {
-      if constexpr (sizeof(*first) == 2) {
-        out[d * out_stride] = static_cast<A>(static_cast<float>(first[d * stride]));
-      } else {
-        out[d * out_stride] = static_cast<A>(first[d * stride]);
+    for (Index row = 0; row < count; ++row) {
+      const auto* const from = first + row * tensor.stride.length;
+      for (Index d = 0; d < dim; ++d) {
+        if constexpr (sizeof(*from) == 2) {
+          out[d * out_stride + row] =
+              static_cast<A>(static_cast<float>(from[d * tensor.stride.dim]));
+        } else {
+          out[d * out_stride + row] = static_cast<A>(from[d * tensor.stride.dim]);
+        }
       }
     }
   });
@@ -93,6 +110,21 @@ void store_row(const TensorRef& tensor, Index offset, const A* in, Index in_stri
     const Index stride = tensor.stride.dim, count = tensor.shape.dim;
     for (Index d = 0; d < count; ++d) first[d * stride] = round_to<T>(in[d * in_stride]);
   });
+}
+
+/// Writes columns of a transposed tile to `count` rows of an output tensor.
+template <class A>
+void store_columns(const TensorRef& tensor, Index offset, Index count, const A* in, Index in_stride,
+                   const KernelTable<A>& kernels) {
+  if (has_plain_rows<A>(tensor)) {
+    kernels.transpose(in, in_stride, tensor.shape.dim, count,
+                      static_cast<A*>(const_cast<void*>(tensor.data)) + offset,
+                      tensor.stride.length);
+    return;
+  }
+  for (Index row = 0; row < count; ++row) {
+    store_row(tensor, offset + row * tensor.stride.length, in + row, in_stride);
+  }
 }
 
 /// Which stored row holds key j: the index map through which the kernel reads caches.
@@ -127,8 +159,7 @@ struct KeyMap {
 template <class A>
 void fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index head, KeyRange keys,
                 bool must_copy, const A** rows, A* copy, const WidenTable& widen) {
-  const bool direct = !must_copy && tensor.type == element_type<A>() &&
-                      (tensor.stride.dim == 1 || tensor.shape.dim == 1);
+  const bool direct = !must_copy && has_plain_rows<A>(tensor);
   const Index dim = tensor.shape.dim;
   for (Index key = keys.begin; key < keys.end;) {
     const KeyMap::Run run = map.find(tensor, batch, head, key);

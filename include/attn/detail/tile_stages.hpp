@@ -63,39 +63,90 @@ void for_each_row_tile(const AttentionCall<A>& call, const Scratch<A>& scratch,
 template <class A>
 void load_queries(const AttentionCall<A>& call, const RowTile<A>& tile) {
   const bool lanes = tile.state.rows_are_lanes;
-  const Index padded = lanes ? tile.state.rows : tile.query_stride;
   tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    const Index offset = call.q.offset(tile.rows.batch, head, query, 0);
+    if (lanes) {
+      load_columns(call.q, offset, end - begin, tile.queries + begin, tile.query_stride,
+                   *call.kernels);
+      return;
+    }
     for (Index row = begin; row < end; ++row) {
-      const Index offset = call.q.offset(tile.rows.batch, head, query + row - begin, 0);
-      if (lanes) {
-        load_column(call.q, offset, tile.queries + row, tile.query_stride);
-      } else {
-        A* const line = tile.queries + row * tile.query_stride;
-        load_row(call.q, offset, line, *call.widen);
-        std::fill(line + call.key_dim, line + padded, A(0));
-      }
+      A* const line = tile.queries + row * tile.query_stride;
+      load_row(call.q, offset + (row - begin) * call.q.stride.length, line, *call.widen);
+      std::fill(line + call.key_dim, line + tile.query_stride, A(0));
     }
   });
-  if (lanes) {
+  if (lanes && tile.rows.count < tile.state.rows) {
     for (Index d = 0; d < call.key_dim; ++d) {
       A* const line = tile.queries + d * tile.query_stride;
-      std::fill(line + tile.rows.count, line + padded, A(0));
+      std::fill(line + tile.rows.count, line + tile.state.rows, A(0));
     }
   }
 }
 
-/// scale * (q . k), softcapped: the scores of a tile before biases and masks. In the dim-lane form
-/// the line of a row begins at the tile's first key and is padded with -infinity.
+/// Which keys of a partly masked tile each vector of rows can see at all: under a causal mask or a
+/// window, a staircase. `common` are the keys that all vectors see; before and behind them, each
+/// vector has keys of its own. Only the row-lane form has more than one vector.
+struct Staircase {
+  static constexpr Index kMaxVectors = 4;
+  KeyRange common;
+  KeyRange seen[kMaxVectors];
+  Index vectors = 0;  ///< 0: the tile is not a staircase, all rows use `common`
+
+  KeyRange before(Index v) const { return {seen[v].begin, common.begin}; }
+  KeyRange behind(Index v) const { return {common.end, seen[v].end}; }
+};
+
+template <class A>
+Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, KeyRange keys,
+                         Cover cover) {
+  const Index lanes = call.kernels->lanes;
+  Staircase stairs{keys, {}, 0};
+  if (!tile.state.rows_are_lanes || cover != Cover::partial) return stairs;
+  stairs.vectors = tile.state.rows / lanes;
+  for (Index v = 0; v < stairs.vectors; ++v) {
+    const Index first = v * lanes;
+    KeyRange& seen = stairs.seen[v];
+    seen =
+        keys & call.key_range(tile.rows.slice(first, (std::min)(lanes, tile.rows.count - first)));
+    if (seen.empty()) seen = {keys.begin, keys.begin};
+    stairs.common = stairs.common & seen;
+  }
+  // Vectors with no key in common have all their keys behind an empty range.
+  if (stairs.common.empty()) stairs.common = {keys.begin, keys.begin};
+  return stairs;
+}
+
+/// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of
+/// rows sees nothing the scores are -infinity. In the dim-lane form the line of a row begins at the
+/// tile's first key and is padded with -infinity.
 template <class A>
 ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scratch,
-                            const RowTile<A>& tile, KeyRange keys, Index first_fetched,
-                            Index tile_begin) {
+                            const RowTile<A>& tile, KeyRange keys, const Staircase& stairs,
+                            Index first_fetched, Index tile_begin) {
   const KernelTable<A>& kernels = *call.kernels;
-  const A* const* const key_rows = scratch.key_rows + (keys.begin - first_fetched);
   if (tile.state.rows_are_lanes) {
     const Index stride = call.plan.row_tile;
-    kernels.row_scores(key_rows, keys.size(), call.key_dim, tile.queries, tile.query_stride,
-                       tile.state.rows, call.scale, scratch.scores, stride);
+    const auto compute = [&](KeyRange part, Index first_row, Index rows) {
+      if (part.empty()) return;
+      kernels.row_scores(scratch.key_rows + (part.begin - first_fetched), part.size(), call.key_dim,
+                         tile.queries + first_row, tile.query_stride, rows, call.scale,
+                         scratch.scores + (part.begin - keys.begin) * stride + first_row, stride);
+    };
+    const auto leave_out = [&](KeyRange part, Index first_row, Index rows) {
+      for (Index key = part.begin; key < part.end; ++key) {
+        std::fill_n(scratch.scores + (key - keys.begin) * stride + first_row, rows,
+                    negative_infinity<A>());
+      }
+    };
+    compute(stairs.common, 0, tile.state.rows);
+    for (Index v = 0; v < stairs.vectors; ++v) {
+      const Index first = v * kernels.lanes;
+      compute(stairs.before(v), first, kernels.lanes);
+      compute(stairs.behind(v), first, kernels.lanes);
+      leave_out({keys.begin, stairs.seen[v].begin}, first, kernels.lanes);
+      leave_out({stairs.seen[v].end, keys.end}, first, kernels.lanes);
+    }
     if (call.softcap > 0) {
       kernels.softcap(scratch.scores, keys.size(), tile.state.rows, stride, call.softcap);
     }
@@ -112,13 +163,45 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     }
   };
   pad();
-  kernels.dim_scores(key_rows, keys.size(), call.key_dim, tile.queries, tile.query_stride,
-                     tile.rows.count, call.scale, scratch.scores + before, stride);
+  kernels.dim_scores(scratch.key_rows + (keys.begin - first_fetched), keys.size(), call.key_dim,
+                     tile.queries, tile.query_stride, tile.rows.count, call.scale,
+                     scratch.scores + before, stride);
   if (call.softcap > 0) {
     kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
     pad();
   }
   return {tile.rows, keys, scratch.scores + before, stride, 1};
+}
+
+/// o = o * correction + weights * values, in ascending order of keys for every row.
+template <class A>
+void add_values(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights, const Staircase& stairs,
+                const A* const* values, bool rescale) {
+  const Index first_key = weights.keys.begin;
+  const Index stride = state.rows_are_lanes ? weights.key_stride : weights.row_stride;
+  if (stairs.vectors == 0) {
+    state.add_values(values, weights.keys.size(), weights.scores, stride, rescale);
+    return;
+  }
+  const auto add = [&](KeyRange part, const OnlineSoftmax<A>& rows, Index first_row, bool scale) {
+    rows.add_values(values + (part.begin - first_key), part.size(),
+                    weights.scores + (part.begin - first_key) * stride + first_row, stride, scale);
+  };
+  bool has_before = false;
+  for (Index v = 0; v < stairs.vectors; ++v) has_before |= !stairs.before(v).empty();
+  // Rescaling comes before the first key of any vector.
+  if (has_before) {
+    for (Index v = 0; v < stairs.vectors; ++v) {
+      add(stairs.before(v), state.vector(v), v * state.kernels->lanes, rescale);
+    }
+    rescale = false;
+  }
+  if (rescale || !stairs.common.empty()) add(stairs.common, state, 0, rescale);
+  for (Index v = 0; v < stairs.vectors; ++v) {
+    if (!stairs.behind(v).empty()) {
+      add(stairs.behind(v), state.vector(v), v * state.kernels->lanes, false);
+    }
+  }
 }
 
 /// Turns masked scores into weights and adds them to the denominators. Returns whether the outputs
@@ -212,10 +295,17 @@ void finish_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const 
   const bool lanes = state.rows_are_lanes;
   state.normalize();
   tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    const Index offset = call.out.offset(tile.rows.batch, head, query, 0);
+    if (lanes) {
+      store_columns(call.out, offset, end - begin, state.out + begin, state.out_stride,
+                    *call.kernels);
+    }
     for (Index row = begin; row < end; ++row) {
       const Index i = query + row - begin;
-      store_row(call.out, call.out.offset(tile.rows.batch, head, i, 0),
-                state.out + row * (lanes ? 1 : state.out_stride), lanes ? state.out_stride : 1);
+      if (!lanes) {
+        store_row(call.out, offset + (row - begin) * call.out.stride.length,
+                  state.out + row * state.out_stride, 1);
+      }
       if (call.extra.log_sum_exp.data() != nullptr) {
         call.extra.log_sum_exp(tile.rows.batch, head, i, 0) = state.log_sum_exp(row);
       }
