@@ -183,9 +183,7 @@ void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
     const Index group = item / splits % groups, split = item % splits;
     const Scratch<A> scratch = scratch_of(slot);
     const RowBlock rows = rows_of(group, block);
-    attend_block(call, scratch, rows,
-                 KeyRange{split * call.plan.key_split,
-                          (std::min)(call.key_length, (split + 1) * call.plan.key_split)});
+    attend_block(call, scratch, rows, call.split(split));
     if (splits == 1) {
       for_each_row_tile(call, scratch, rows,
                         [&](const RowTile<A>& tile) { finish_rows(call, scratch, tile); });

@@ -2,6 +2,7 @@
 // is written, and gathered into one description of the work.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -27,24 +28,30 @@ namespace detail {
 struct KeyValueSource {
   TensorRef keys, values;
   KeyMap map;
-  Shape4 key_shape, value_shape;    ///< as the call sees them: [B|1, Hk|Hv, Sk, Dk|Dv]
-  Index length = 0;                 ///< Sk
-  const PerBatch* begin = nullptr;  ///< first key that is stored, each batch; null: 0
-  const PerBatch* end = nullptr;    ///< one past the last; null: Sk
+  Shape4 key_shape, value_shape;  ///< as the call sees them: [B|1, Hk|Hv, Sk, Dk|Dv]
+  Index length = 0;               ///< Sk
+  PerBatch begin = 0, end = 0;    ///< the keys that are stored: begin .. end - 1
 
   KeyValueSource() = default;
   /// Whole tensors.
   KeyValueSource(const TensorRef& k, const TensorRef& v)
-      : keys(k), values(v), key_shape(k.shape), value_shape(v.shape), length(k.shape.length) {}
-  /// Stored tokens, of which `batch` sequences see up to `longest`.
+      : keys(k),
+        values(v),
+        key_shape(k.shape),
+        value_shape(v.shape),
+        length(k.shape.length),
+        end(k.shape.length) {}
+  /// The stored tokens of `batch` sequences, the longest of which holds `longest`.
   KeyValueSource(const TensorRef& k, const TensorRef& v, const KeyMap& key_map, Index batch,
-                 Index longest)
+                 Index longest, const PerBatch& first_keys, const PerBatch& lengths)
       : keys(k),
         values(v),
         map(key_map),
         key_shape{batch, k.shape.heads, longest, k.shape.dim},
         value_shape{batch, v.shape.heads, longest, v.shape.dim},
-        length(longest) {}
+        length(longest),
+        begin(first_keys),
+        end(lengths) {}
 };
 
 /// One checked call of attention. Types are erased; A is the accumulation type.
@@ -68,10 +75,18 @@ struct AttentionCall {
   TilePlan plan;
   /// Where the part that is computed begins: batch, num_groups and group_heads may be narrowed.
   Index first_batch = 0, first_head = 0;
+  Index first_split = 0;  ///< no batch has stored keys in the splits before
 
   Index rows() const { return group_heads * query_length; }
   Index num_blocks() const { return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block); }
-  Index num_splits() const { return key_length == 0 ? 1 : ceil_div(key_length, plan.key_split); }
+  Index num_splits() const {
+    return (std::max)(Index{1}, ceil_div(key_length, plan.key_split) - first_split);
+  }
+  /// The keys of a split; the first contains all that come before.
+  KeyRange split(Index i) const {
+    const Index begin = (first_split + i) * plan.key_split;
+    return {i == 0 ? 0 : begin, (std::min)(key_length, begin + plan.key_split)};
+  }
   bool has_dropout() const { return dropout_threshold != 0; }
   bool copies_keys() const { return !has_plain_rows<A>(source.keys); }
 
@@ -95,10 +110,8 @@ struct AttentionCall {
   }
   /// The keys that can matter to these rows.
   KeyRange key_range(const RowBlock& rows) const {
-    KeyRange range = mask.key_range(rows, key_length) & KeyRange{0, key_length};
-    if (source.begin != nullptr) range = range & KeyRange{(*source.begin)[rows.batch], key_length};
-    if (source.end != nullptr) range = range & KeyRange{0, (*source.end)[rows.batch]};
-    return range;
+    return mask.key_range(rows, key_length) &
+           KeyRange{source.begin[rows.batch], source.end[rows.batch]};
   }
 };
 
@@ -171,32 +184,39 @@ AttentionCall<A> describe_call(CallShapes& call, const TensorRef& q, const KeyVa
                                      : 0.0;
   const KernelTable<A>& table = kernels<A>(options.instruction_set);
   const double p = options.dropout.probability;
-  return AttentionCall<A>{q,
-                          out,
-                          source,
-                          extra,
-                          q.shape.batch,
-                          q.shape.heads,
-                          q.shape.length,
-                          source.length,
-                          dim,
-                          source.values.shape.dim,
-                          per_key,
-                          per_value,
-                          group,
-                          is_empty ? 0 : q.shape.heads / group,
-                          static_cast<A>(scale),
-                          static_cast<A>(options.softcap),
-                          options.sinks,
-                          options.dropout,
-                          dropout_threshold(p),
-                          p < 1 ? static_cast<A>(1.0 / (1.0 - p)) : A(0),
-                          offset,
-                          MaskStage<A>(mask),
-                          &table,
-                          &widening(options.instruction_set),
-                          plan_tiles(group * q.shape.length, source.length, dim,
-                                     source.values.shape.dim, table.row_tile)};
+  AttentionCall<A> work{q,
+                        out,
+                        source,
+                        extra,
+                        q.shape.batch,
+                        q.shape.heads,
+                        q.shape.length,
+                        source.length,
+                        dim,
+                        source.values.shape.dim,
+                        per_key,
+                        per_value,
+                        group,
+                        is_empty ? 0 : q.shape.heads / group,
+                        static_cast<A>(scale),
+                        static_cast<A>(options.softcap),
+                        options.sinks,
+                        options.dropout,
+                        dropout_threshold(p),
+                        p < 1 ? static_cast<A>(1.0 / (1.0 - p)) : A(0),
+                        offset,
+                        MaskStage<A>(mask),
+                        &table,
+                        &widening(options.instruction_set),
+                        plan_tiles(group * q.shape.length, source.length, dim,
+                                   source.values.shape.dim, table.row_tile)};
+  // A rolling cache holds the last keys of a sequence without end: no work for those before.
+  Index first_key = source.length;
+  for (Index b = 0; b < source.begin.size(); ++b) {
+    first_key = (std::min)(first_key, source.begin[b]);
+  }
+  work.first_split = first_key / work.plan.key_split;
+  return work;
 }
 
 /// Checks out and the extra outputs against the shapes of the call.
