@@ -217,9 +217,12 @@ void attend(const char* function, const TensorRef& q, const KeyValueSource& sour
 template <class A>
 std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const KeyValueSource& source,
                                const AttentionOptions& options) {
-  // The mask does not change the size, so that a lambda need not accept both types.
+  // The mask and the other options do not change the size. They are left out: a lambda need not
+  // accept both types, nor a number lie within the range of both.
+  AttentionOptions sizing;
+  sizing.instruction_set = options.instruction_set;
   const AttentionCall<A> call =
-      describe_call<A>(shapes, q, source, nullptr, TensorRef(), no_mask(), options, {});
+      describe_call<A>(shapes, q, source, nullptr, TensorRef(), no_mask(), sizing, {});
   const Index items = call.batch * call.num_groups * call.num_blocks() * call.num_splits();
   if (items == 0) return 0;
   return scratch_bytes(call, (std::min)(worker_count(options.executor), items)) + Arena::kAlignment;
@@ -234,7 +237,7 @@ std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyV
   shapes.add_input("v", source.values, source.value_shape);
   check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
   check_options(shapes, options);
-  resolve_offset(shapes, q, source, past, mask, options, (std::numeric_limits<float>::max)());
+  resolve_offset(shapes, q, source, past, mask, options, (std::numeric_limits<double>::max)());
   return (std::max)(workspace_bytes_of<float>(shapes, q, source, options),
                     workspace_bytes_of<double>(shapes, q, source, options));
 }

@@ -117,14 +117,21 @@ struct AttentionCall {
 
 inline namespace ATTN_ERRORS {
 
-/// The rules that options follow by themselves.
-inline void check_options(const CallShapes& call, const AttentionOptions& options) {
-  if (options.scale && !is_finite(*options.scale)) {
-    call.raise_option("options.scale must be finite, got " + std::to_string(*options.scale));
+/// The rules that options follow by themselves. `largest`: the largest finite value of the
+/// accumulation type.
+inline void check_options(const CallShapes& call, const AttentionOptions& options,
+                          double largest = (std::numeric_limits<double>::max)()) {
+  const auto fits = [largest](double value) {
+    return is_finite(value) && value <= largest && value >= -largest;
+  };
+  if (options.scale && !fits(*options.scale)) {
+    call.raise_option("options.scale must be finite in the accumulation type, got " +
+                      std::to_string(*options.scale));
   }
-  if (!is_finite(options.softcap) || options.softcap < 0) {
-    call.raise_option("options.softcap must be finite and 0 (none) or more, got " +
-                      std::to_string(options.softcap));
+  if (!fits(options.softcap) || options.softcap < 0) {
+    call.raise_option(
+        "options.softcap must be finite in the accumulation type and 0 (none) or more, got " +
+        std::to_string(options.softcap));
   }
   const double p = options.dropout.probability;
   if (!is_finite(p) || p < 0 || p > 1) {
@@ -170,9 +177,9 @@ template <class A, class M>
 AttentionCall<A> describe_call(CallShapes& call, const TensorRef& q, const KeyValueSource& source,
                                const PerBatch* past, const TensorRef& out, const M& mask,
                                const AttentionOptions& options, const AttentionOutputs<A>& extra) {
-  check_options(call, options);
-  const PerBatch offset = resolve_offset(call, q, source, past, mask, options,
-                                         static_cast<double>((std::numeric_limits<A>::max)()));
+  const double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  check_options(call, options, largest);
+  const PerBatch offset = resolve_offset(call, q, source, past, mask, options, largest);
 
   const bool is_empty = q.shape.heads == 0;
   const Index per_key = is_empty ? 1 : q.shape.heads / source.keys.shape.heads;
@@ -224,17 +231,19 @@ template <class A>
 void check_outputs(CallShapes& call, const Shape4& q, Index key_length, Index value_dim,
                    const TensorRef& out, const AttentionOutputs<A>& extra) {
   call.add_output("out", out);
-  if (extra.weights.shape() != Shape4{}) call.add_output("weights", TensorRef(extra.weights));
-  if (extra.log_sum_exp.shape() != Shape4{}) {
-    call.add_output("log_sum_exp", TensorRef(extra.log_sum_exp));
-  }
+  // A pointer without a shape is given, and wrong.
+  const auto is_given = [](const Tensor4<A>& view) {
+    return view.data() != nullptr || view.shape() != Shape4{};
+  };
+  const bool has_weights = is_given(extra.weights), has_sum = is_given(extra.log_sum_exp);
+  if (has_weights) call.add_output("weights", TensorRef(extra.weights));
+  if (has_sum) call.add_output("log_sum_exp", TensorRef(extra.log_sum_exp));
   call.require(out.shape == Shape4{q.batch, q.heads, q.length, value_dim},
                "out must be [batch of q, heads of q, length of q, dim of v]");
-  call.require(extra.weights.shape() == Shape4{} ||
-                   extra.weights.shape() == Shape4{q.batch, q.heads, q.length, key_length},
-               "weights must be [batch of q, heads of q, length of q, length of k]");
-  call.require(extra.log_sum_exp.shape() == Shape4{} ||
-                   extra.log_sum_exp.shape() == Shape4{q.batch, q.heads, q.length, 1},
+  call.require(
+      !has_weights || extra.weights.shape() == Shape4{q.batch, q.heads, q.length, key_length},
+      "weights must be [batch of q, heads of q, length of q, length of k]");
+  call.require(!has_sum || extra.log_sum_exp.shape() == Shape4{q.batch, q.heads, q.length, 1},
                "log_sum_exp must be [batch of q, heads of q, length of q, 1]");
 }
 
