@@ -6,6 +6,7 @@
 #include "attn/config.hpp"
 #include "attn/error.hpp"
 #include "attn/executor.hpp"
+#include "attn/inspect.hpp"
 #include "attn/mask.hpp"
 #include "attn/merge.hpp"
 #include "attn/options.hpp"

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "attn/attn.hpp"
-#include "attn/merge.hpp"
 #include "attn/reference.hpp"
 
 namespace {
@@ -82,6 +81,11 @@ const Failure kFailures[] = {
      [] {
        attn::attention_workspace_bytes(floats({1, 2, 3, 4}), floats({1, 3, 5, 4}),
                                        floats({1, 2, 5, 6}));
+     }},
+    {"inspect_attention",
+     [] {
+       attn::inspect_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}), floats({1, 2, 5, 6}), 0,
+                               2);
      }},
     {"merge_attention",
      [] {

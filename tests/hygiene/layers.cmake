@@ -5,7 +5,8 @@
 cmake_minimum_required(VERSION 3.25)
 
 set(level_0 config.hpp)
-set(level_1 detail/float_bits.hpp detail/simd.hpp error.hpp executor.hpp random.hpp tile.hpp)
+set(level_1
+  detail/float_bits.hpp detail/simd.hpp detail/text.hpp error.hpp executor.hpp random.hpp tile.hpp)
 set(level_2 detail/kernel_table.hpp detail/parallel.hpp openmp.hpp options.hpp tensor.hpp)
 set(level_3
   detail/call_shapes.hpp detail/check.hpp detail/kernels.inl detail/mask_checker.hpp
@@ -13,8 +14,9 @@ set(level_3
   detail/scratch.hpp detail/tensor_ref.hpp detail/tile_stages.hpp
   mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
   online_softmax.hpp)
-set(level_4 attention.hpp merge.hpp reference.hpp)
-set(level_5)
+set(level_4
+  attention.hpp detail/inspection_text.hpp detail/inspection_warnings.hpp merge.hpp reference.hpp)
+set(level_5 inspect.hpp)
 set(level_6 attn.hpp)
 
 # Not part of the umbrella attn.hpp: the oracle of the tests, and what needs -fopenmp.
