@@ -338,7 +338,7 @@ struct Registers {
   static constexpr unsigned kLines = 4, kVectors = 3;  // 12 of 16
   static constexpr Index kTileVectors = 3;
 #else
-  static constexpr unsigned kLines = 4, kVectors = 2;  // 8 of 16
+  static constexpr unsigned kLines = 3, kVectors = 4;  // 12 of 16
   static constexpr Index kTileVectors = 4;
 #endif
 };
