@@ -1,6 +1,6 @@
 """Writes ONNX's node tests of attention as .npy files and a manifest (see case_writer.py).
 
-    python3 -m venv venv && venv/bin/pip install onnx==1.23.2 numpy==2.4.6 ml_dtypes==0.6.0
+    python3 -m venv venv && venv/bin/pip install -r requirements.txt
     venv/bin/python generate_onnx_cases.py FOLDER
 
 ONNX has changed Attention in place several times, so the version is checked. Beside the outputs

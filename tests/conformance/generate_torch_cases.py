@@ -1,6 +1,6 @@
 """Writes what PyTorch computes for attention as .npy files and a manifest (see case_writer.py).
 
-    python3 -m venv venv && venv/bin/pip install torch==2.9.1 numpy==2.4.6
+    python3 -m venv venv && venv/bin/pip install -r requirements-torch.txt
     venv/bin/python generate_torch_cases.py torch
 
 The folder `torch` beside this file was made by that command and is committed, so the tests need no

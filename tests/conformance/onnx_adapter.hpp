@@ -18,12 +18,12 @@
 // softmax_precision is not followed: attn accumulates in float or double and rounds once.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "attn/attn.hpp"
+#include "attn/inspect.hpp"
 #include "conformance/case_file.hpp"
 
 namespace attn {
@@ -83,28 +83,20 @@ std::vector<E> pad_keys(const std::vector<E>& elements, Index given, Index keys,
   return result;
 }
 
-/// The scores before softmax, step by step.
-template <class T, class A, class M>
-void write_scores(const OnnxAttention<T>& call, Tensor4<const T> k, Tensor4<const T> bias,
-                  const M& mask, const std::vector<std::int64_t>& offset, Tensor4<A> scores) {
-  const double scale = call.scale.value_or(1 / std::sqrt(static_cast<double>(k.dim())));
-  const Index group = call.q.heads() / k.heads();
-  for_each_index(scores.shape(), [&](Index b, Index h, Index i, Index j) {
-    double score = 0;
-    for (Index d = 0; d < k.dim(); ++d) {
-      score += static_cast<double>(call.q(b, h, i, d)) * static_cast<double>(k(b, h / group, j, d));
-    }
-    score *= scale;
-    if (call.scores != OnnxScores::raw && call.softcap > 0) {
-      score = call.softcap * std::tanh(score / call.softcap);
-    }
-    if (call.scores == OnnxScores::after_mask) {
-      const Index position = i + static_cast<Index>(offset[static_cast<std::size_t>(b)]);
-      if (bias.data() != nullptr) score += static_cast<double>(bias(b, h, i, j));
-      if (!mask.allows({b, h, i, j, position})) score = -infinity<double>();
-    }
-    scores(b, h, i, j) = static_cast<A>(score);
-  });
+/// The step that the fourth output shows.
+template <class A>
+const Tensor4Buffer<A>& onnx_scores(const AttentionInspection<A>& look, OnnxScores scores) {
+  switch (scores) {
+    case OnnxScores::raw:
+      return look.scaled.values;
+    case OnnxScores::after_softcap:
+      return look.softcapped.values;
+    case OnnxScores::after_mask:
+      return look.masked.values;
+    case OnnxScores::after_softmax:
+      break;
+  }
+  return look.weights.values;
 }
 
 template <class T>
@@ -132,21 +124,13 @@ OnnxResult<T> onnx_attention(const OnnxAttention<T>& call) {
   }
   std::vector<std::uint8_t> keep;
   std::vector<T> bias;
-  Tensor4<const T> bias_view;
   if (!call.mask.shape.empty()) {
     Shape4 shape = right_aligned(call.mask.shape);
     keep = pad_keys(call.mask.keep, shape.dim, keys, std::uint8_t{0});
     bias = pad_keys(call.mask.bias, shape.dim, keys, -infinity<T>());
     shape.dim = keys;
     if (!keep.empty()) mask = mask & keep_where(bhsd(keep.data(), shape));
-    if (!bias.empty()) {
-      const Stride4 stride = bhsd(bias.data(), shape).stride();
-      mask = mask & add_bias(bhsd(bias.data(), shape));
-      bias_view = Tensor4<const T>(
-          bias.data(), scores,
-          {shape.batch == 1 ? 0 : stride.batch, shape.heads == 1 ? 0 : stride.heads,
-           shape.length == 1 ? 0 : stride.length, stride.dim});
-    }
+    if (!bias.empty()) mask = mask & add_bias(bhsd(bias.data(), shape));
   }
 
   AttentionOptions options;
@@ -155,13 +139,16 @@ OnnxResult<T> onnx_attention(const OnnxAttention<T>& call) {
   options.query_offset = PerBatch(offset);
   result.y = Tensor4Buffer<T>({batch, scores.heads, queries, v.shape().dim});
   result.scores = Tensor4Buffer<A>(scores);
-  AttentionOutputs<A> extra;
-  if (call.scores == OnnxScores::after_softmax) {
-    extra.weights = result.scores.view();
-  } else {
-    write_scores(call, k.view(), bias_view, mask, offset, result.scores.view());
-  }
-  scaled_dot_product_attention(call.q, k.view(), v.view(), result.y.view(), mask, options, extra);
+  scaled_dot_product_attention(call.q, k.view(), v.view(), result.y.view(), mask, options);
+
+  for_each_index({batch, scores.heads, 1, 1}, [&](Index b, Index h, Index, Index) {
+    const AttentionInspection<A> look =
+        inspect_attention(call.q, k.view(), v.view(), b, h, mask, options);
+    const Tensor4Buffer<A>& step = onnx_scores(look, call.scores);
+    for_each_index(step.shape(), [&](Index, Index, Index i, Index j) {
+      result.scores(b, h, i, j) = step(0, 0, i, j);
+    });
+  });
   return result;
 }
 
