@@ -7,6 +7,8 @@
 #include "attn/error.hpp"
 #include "attn/executor.hpp"
 #include "attn/inspect.hpp"
+#include "attn/layer_norm.hpp"
+#include "attn/linear.hpp"
 #include "attn/mask.hpp"
 #include "attn/merge.hpp"
 #include "attn/options.hpp"

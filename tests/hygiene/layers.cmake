@@ -7,11 +7,12 @@ cmake_minimum_required(VERSION 3.25)
 set(level_0 config.hpp)
 set(level_1
   detail/float_bits.hpp detail/simd.hpp detail/text.hpp error.hpp executor.hpp random.hpp tile.hpp)
-set(level_2 detail/kernel_table.hpp detail/parallel.hpp openmp.hpp options.hpp tensor.hpp)
+set(level_2
+  detail/call_shapes.hpp detail/kernel_table.hpp detail/overlap.hpp detail/parallel.hpp
+  detail/rows.hpp detail/tensor_ref.hpp layer_norm.hpp openmp.hpp options.hpp tensor.hpp)
 set(level_3
-  detail/call_shapes.hpp detail/check.hpp detail/kernels.inl detail/mask_checker.hpp
-  detail/mask_stage.hpp detail/micro_kernels.hpp detail/overlap.hpp detail/rows.hpp
-  detail/scratch.hpp detail/tensor_ref.hpp detail/tile_stages.hpp
+  detail/check.hpp detail/kernels.inl detail/mask_checker.hpp detail/mask_stage.hpp
+  detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp linear.hpp
   mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
   online_softmax.hpp)
 set(level_4

@@ -1,4 +1,4 @@
-// attn/detail/call_shapes.hpp - level 3: the tensors of one call, by name, and its error texts.
+// attn/detail/call_shapes.hpp - level 2: the tensors of one call, by name, and its error texts.
 #pragma once
 
 #include <string>

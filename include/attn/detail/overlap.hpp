@@ -1,4 +1,4 @@
-// attn/detail/overlap.hpp - level 3: do two views share memory?
+// attn/detail/overlap.hpp - level 2: do two views share memory?
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// attn/detail/rows.hpp - level 3: how rows enter and leave the tiles: conversion to and from the
+// attn/detail/rows.hpp - level 2: how rows enter and leave the tiles: conversion to and from the
 // accumulation type, transposition, and where the row of a key lies.
 #pragma once
 

@@ -1,4 +1,4 @@
-// attn/detail/tensor_ref.hpp - level 3: a view whose element type is a value, not a template
+// attn/detail/tensor_ref.hpp - level 2: a view whose element type is a value, not a template
 // parameter. The driver and the checks are compiled once for all element types; conversion happens
 // where rows enter and leave the tiles.
 #pragma once
@@ -46,6 +46,32 @@ struct TensorRef {
     return static_cast<const char*>(data) + element_offset * element_size;
   }
 };
+
+/// What an argument holds: the element type of a Tensor4 or Tensor4Buffer.
+template <class Argument>
+struct TensorArgument {
+  static constexpr bool kIsTensor = false;
+  using Element = float;  // lets the static_assert about the argument speak first
+};
+template <class T>
+struct TensorArgument<Tensor4<T>> {
+  static constexpr bool kIsTensor = true;
+  using Element = T;
+  static Tensor4<T> view(const Tensor4<T>& argument) { return argument; }
+};
+template <class T>
+struct TensorArgument<Tensor4Buffer<T>> {
+  static constexpr bool kIsTensor = true;
+  using Element = T;
+  static Tensor4<T> view(Tensor4Buffer<T>& argument) { return argument.view(); }
+  static Tensor4<const T> view(const Tensor4Buffer<T>& argument) { return argument.view(); }
+};
+template <class Argument>
+using ArgumentOf = TensorArgument<std::remove_cv_t<std::remove_reference_t<Argument>>>;
+template <class Argument>
+using ElementOf = std::remove_const_t<typename ArgumentOf<Argument>::Element>;
+template <class Argument>
+inline constexpr bool is_tensor_v = ArgumentOf<Argument>::kIsTensor;
 
 /// The types that a view of attention may hold.
 template <class T>
