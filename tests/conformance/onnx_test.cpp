@@ -87,7 +87,7 @@ class Elements {
 /// double precision (only ours does).
 template <class T, class A>
 void compare(const Case& c, const std::string& name, Tensor4<A> actual, Index num_heads,
-             double bound_of_type, double bound_of_accumulation) {
+             long double bound_of_type, long double bound_of_accumulation) {
   Elements<T> shipped(c);
   Elements<double> exact(c);
   expect_within(name.c_str(), actual, shipped.view(name, num_heads),
@@ -129,16 +129,15 @@ void run_attention(const Case& c) {
   call.scores = static_cast<OnnxScores>(size("qk_matmul_output_mode"));
   const OnnxResult<T> result = onnx_attention(call);
 
-  double max_bias = 0;
+  long double max_bias = 0;
   for (const T bias : call.mask.bias) {
-    const double magnitude = std::abs(static_cast<double>(bias));
-    if (std::isfinite(magnitude)) max_bias = (std::max)(max_bias, magnitude);
+    if (std::isfinite(widen(bias))) max_bias = (std::max)(max_bias, std::abs(widen(bias)));
   }
-  const double scale = call.scale.value_or(1 / std::sqrt(static_cast<double>(call.q.dim())));
+  const long double default_scale = 1 / std::sqrt(widen(call.q.dim()));
+  const long double scale = call.scale ? widen(*call.scale) : default_scale;
   const ErrorBound bound =
       error_bound(call.q, result.present_key.view(), result.present_value.view(), scale, max_bias);
-  const double u = static_cast<double>(epsilon<T>()) / 2;
-  const double u_sum = static_cast<double>(epsilon<AccumulationType<T>>()) / 2;
+  const long double u = rounding_error<T>(), u_sum = rounding_error<AccumulationType<T>>();
 
   compare<T>(c, "Y", result.y.view(), q_heads, bound.output(u), bound.output(u_sum));
   if (c.has("present_key")) {
@@ -190,15 +189,16 @@ void run_flex_attention(const Case& c) {
   if (c.numbers.count("scale") != 0) options.scale = c.number("scale", 0);
   const auto result = scaled_dot_product_attention(q, k, v, score_modifier(c), options);
 
-  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.dim())));
+  const long double default_scale = 1 / std::sqrt(widen(q.dim()));
+  const long double scale = options.scale ? widen(*options.scale) : default_scale;
   // The largest change of a score by the modifiers: the bias, or a distance.
-  const double change = (std::max)({c.number("score_mod.bias", 0), static_cast<double>(q.length()),
-                                    static_cast<double>(k.length())});
+  const long double change =
+      (std::max)({widen(c.number("score_mod.bias", 0)), widen(q.length()), widen(k.length())});
   const ErrorBound bound = error_bound(q, k, v, scale, change);
-  const double u = static_cast<double>(epsilon<T>()) / 2;
-  // FlexAttention rounds the scores to T, and goes on in float at least; scale it holds in float.
-  const double u_sum =
-      static_cast<double>((std::max)(epsilon<AccumulationType<T>>(), epsilon<float>())) / 2;
+  // FlexAttention rounds the scores to T and goes on in float at least; it holds scale in float.
+  const long double u = rounding_error<T>();
+  const long double u_sum =
+      (std::max)(rounding_error<AccumulationType<T>>(), rounding_error<float>());
   compare<T>(c, "Y", result.output.view(), 0, bound.output(u), bound.output(u_sum));
 }
 

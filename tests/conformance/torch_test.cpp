@@ -41,8 +41,8 @@ struct CaseInputs {
 
 /// Holds a result in T to PyTorch's in double, where only ours errs, and to PyTorch's in T.
 template <class T, class A>
-void compare(const Case& c, const std::string& name, Tensor4<A> actual, double bound_of_type,
-             double bound_of_accumulation) {
+void compare(const Case& c, const std::string& name, Tensor4<A> actual, long double bound_of_type,
+             long double bound_of_accumulation) {
   const CaseTensor& exact = c.tensors.at(name + "_float64");
   expect_within((name + " against float64").c_str(), actual,
                 Tensor4<const double>(exact.values.data(), actual.shape()), bound_of_accumulation);
@@ -55,9 +55,8 @@ void compare(const Case& c, const std::string& name, Tensor4<A> actual, double b
                 bound_of_type + bound_of_accumulation);
 }
 
-template <class T>
-double half_epsilon() {
-  return static_cast<double>(epsilon<T>()) / 2;
+long double scale_of(const AttentionOptions& options, Index dim) {
+  return options.scale ? widen(*options.scale) : 1 / std::sqrt(widen(dim));
 }
 
 template <class T>
@@ -69,11 +68,11 @@ void run_sdpa(const Case& c) {
   if (c.numbers.count("scale") != 0) options.scale = c.number("scale", 0);
   const auto result = scaled_dot_product_attention(in.q, in.k, in.v, mask.mask, options);
 
-  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.dim())));
-  const ErrorBound bound = error_bound(in.q, in.k, in.v, scale, mask.max_bias);
-  compare<T>(c, "out", result.output.view(),
-             bound.output(half_epsilon<T>()) + half_epsilon<T>() * bound.max_value,
-             bound.output(half_epsilon<AccumulationType<T>>()));
+  const ErrorBound bound =
+      error_bound(in.q, in.k, in.v, scale_of(options, in.q.dim()), widen(mask.max_bias));
+  const long double u = rounding_error<T>();
+  compare<T>(c, "out", result.output.view(), bound.output(u) + u * bound.max_value,
+             bound.output(rounding_error<AccumulationType<T>>()));
 }
 
 template <class T>
@@ -88,10 +87,9 @@ void run_flex(const Case& c) {
       scaled_dot_product_attention(in.q, in.k, in.v, mask, options, Want::log_sum_exp);
 
   // The largest change of a score: a slope of 1/2, or 1/16 a head, times the largest distance.
-  const double change = 0.5 * static_cast<double>(in.k.length());
-  const ErrorBound bound =
-      error_bound(in.q, in.k, in.v, 1 / std::sqrt(static_cast<double>(in.q.dim())), change);
-  const double u = half_epsilon<T>();
+  const long double change = widen(in.k.length()) / 2;
+  const ErrorBound bound = error_bound(in.q, in.k, in.v, scale_of(options, in.q.dim()), change);
+  const long double u = rounding_error<T>();
   compare<T>(c, "out", result.output.view(), bound.output(u), bound.output(u));
   compare<T>(c, "lse", result.log_sum_exp.view(), bound.log_sum_exp(u), bound.log_sum_exp(u));
 }
