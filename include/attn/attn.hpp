@@ -6,6 +6,7 @@
 #include "attn/config.hpp"
 #include "attn/error.hpp"
 #include "attn/executor.hpp"
+#include "attn/heatmap.hpp"
 #include "attn/inspect.hpp"
 #include "attn/layer_norm.hpp"
 #include "attn/linear.hpp"

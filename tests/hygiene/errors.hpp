@@ -82,6 +82,12 @@ const Failure kFailures[] = {
        attn::attention_workspace_bytes(floats({1, 2, 3, 4}), floats({1, 3, 5, 4}),
                                        floats({1, 2, 5, 6}));
      }},
+    {"heatmap_svg",
+     [] {
+       attn::HeatmapOptions options;
+       options.key_labels.resize(2);
+       attn::heatmap_svg(Eigen::MatrixXf::Ones(2, 3), options);
+     }},
     {"inspect_attention",
      [] {
        attn::inspect_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}), floats({1, 2, 5, 6}), 0,

@@ -16,8 +16,9 @@ set(level_3
   mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
   online_softmax.hpp)
 set(level_4
-  attention.hpp detail/inspection_text.hpp detail/inspection_warnings.hpp merge.hpp reference.hpp)
-set(level_5 inspect.hpp)
+  attention.hpp detail/heatmap_scale.hpp detail/inspection_text.hpp
+  detail/inspection_warnings.hpp merge.hpp reference.hpp)
+set(level_5 heatmap.hpp inspect.hpp)
 set(level_6 attn.hpp)
 
 # Not part of the umbrella attn.hpp: the oracle of the tests, and what needs -fopenmp.

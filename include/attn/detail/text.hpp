@@ -55,6 +55,38 @@ inline std::vector<char32_t> code_points(const std::string& text) {
   return points;
 }
 
+/// Text between tags: without control characters, which XML forbids.
+inline std::string escape_xml(const std::string& text) {
+  std::string escaped;
+  for (const char32_t c : code_points(text)) {
+    const auto append = [&](char32_t byte) { escaped += static_cast<char>(byte); };
+    if (c == U'&') {
+      escaped += "&amp;";
+    } else if (c == U'<') {
+      escaped += "&lt;";
+    } else if (c == U'>') {
+      escaped += "&gt;";
+    } else if (c < 0x20 || c == 0xFFFE || c == 0xFFFF) {
+      escaped += ' ';
+    } else if (c < 0x80) {
+      append(c);
+    } else if (c < 0x800) {
+      append(0xC0 | c >> 6);
+      append(0x80 | (c & 0x3F));
+    } else if (c < 0x10000) {
+      append(0xE0 | c >> 12);
+      append(0x80 | (c >> 6 & 0x3F));
+      append(0x80 | (c & 0x3F));
+    } else {
+      append(0xF0 | c >> 18);
+      append(0x80 | (c >> 12 & 0x3F));
+      append(0x80 | (c >> 6 & 0x3F));
+      append(0x80 | (c & 0x3F));
+    }
+  }
+  return escaped;
+}
+
 /// How many columns the text takes: none for a combining accent, two for a wide East Asian
 /// character or an emoji. Coarse, but enough to leave room for labels.
 inline Index display_width(const std::string& text) {
