@@ -8,6 +8,7 @@
 #include "attn/executor.hpp"
 #include "attn/heatmap.hpp"
 #include "attn/inspect.hpp"
+#include "attn/kv_cache.hpp"
 #include "attn/layer_norm.hpp"
 #include "attn/linear.hpp"
 #include "attn/mask.hpp"

@@ -1,0 +1,97 @@
+// attn/caches/contiguous.hpp - level 3: a cache of fixed capacity, one run of memory a sequence and
+// head.
+#pragma once
+
+#include <string>
+
+#include "attn/config.hpp"
+#include "attn/detail/call_shapes.hpp"
+#include "attn/detail/check.hpp"
+#include "attn/detail/rows.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/detail/token_cache.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+
+/// The keys and values of the tokens so far: [B, Hk, capacity, Dk] and [B, Hv, capacity, Dv]
+/// elements of T, of which sequence b holds the first length(b).
+///
+/// T is double, float, Eigen::half or Eigen::bfloat16, whatever the type of the queries; what is
+/// appended is rounded to it. What lies behind a sequence's length is never read, NaN or not. Many
+/// threads may attend to one const cache. A copy of a cache copies the memory that it owns, and the
+/// view of memory that it does not.
+template <class T>
+class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
+  using Base = detail::TokenCache<KeyValueCache<T>, T>;
+  friend Base;
+
+ public:
+  KeyValueCache() = default;
+  /// Owns its memory. Throws ShapeError for a negative extent.
+  ATTN_ALWAYS_INLINE KeyValueCache(Index batch, Index num_kv_heads, Index capacity, Index head_dim,
+                                   Index value_dim)
+      : Base(batch),
+        owned_keys_(Shape4{batch, num_kv_heads, capacity, head_dim}),
+        owned_values_(Shape4{batch, num_kv_heads, capacity, value_dim}),
+        owns_(true) {}
+  ATTN_ALWAYS_INLINE KeyValueCache(Index batch, Index num_kv_heads, Index capacity, Index head_dim)
+      : KeyValueCache(batch, num_kv_heads, capacity, head_dim, head_dim) {}
+  /// Uses the caller's memory, of any strides: keys [B, Hk, capacity, Dk], values
+  /// [B, Hv, capacity, Dv]. Throws ShapeError if they do not fit each other or overlap.
+  ATTN_ALWAYS_INLINE KeyValueCache(Tensor4<T> keys, Tensor4<T> values)
+      : Base(keys.batch()), borrowed_keys_(keys), borrowed_values_(values) {
+    detail::CallShapes call("KeyValueCache");
+    call.add_output("keys", detail::TensorRef(keys));
+    call.add_output("values", detail::TensorRef(values));
+    call.require(keys.batch() == values.batch() && keys.length() == values.length(),
+                 "keys and values must have the same batch and length");
+  }
+
+  /// Tokens that each sequence can hold.
+  Index capacity() const { return key_storage().length(); }
+
+  /// The stored tokens: [B, Hk, longest length, Dk] and [B, Hv, longest length, Dv]. What lies
+  /// behind the length of a shorter sequence is unspecified.
+  Tensor4<const T> keys() const { return held(key_storage()); }
+  Tensor4<const T> values() const { return held(value_storage()); }
+
+  /// What the kernel reads.
+  detail::KeyValueSource source() const { return Base::source_from(0); }
+
+ private:
+  static constexpr detail::CacheFunctions kFunctions{
+      "KeyValueCache::append", "KeyValueCache::append_to", "KeyValueCache::truncate",
+      "KeyValueCache::reset"};
+
+  Tensor4<T> key_storage() { return owns_ ? owned_keys_.view() : borrowed_keys_; }
+  Tensor4<T> value_storage() { return owns_ ? owned_values_.view() : borrowed_values_; }
+  Tensor4<const T> key_storage() const { return owns_ ? owned_keys_.view() : borrowed_keys_; }
+  Tensor4<const T> value_storage() const { return owns_ ? owned_values_.view() : borrowed_values_; }
+  detail::KeyMap key_map() const { return {}; }
+
+  Tensor4<const T> held(const Tensor4<const T>& storage) const {
+    const Shape4& s = storage.shape();
+    return {storage.data(), Shape4{s.batch, s.heads, Base::longest_length(), s.dim},
+            storage.stride()};
+  }
+
+  ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
+                                    const PerBatch& counts) {
+    for (Index i = 0; i < sequences; ++i) {
+      const Index held = Base::length(first + i);
+      if (counts[i] > capacity() - held) {
+        call.raise_shape("append past capacity: sequence " + std::to_string(first + i) + " holds " +
+                         std::to_string(held) + " of " + std::to_string(capacity()) + " tokens, " +
+                         std::to_string(counts[i]) + " more do not fit");
+      }
+    }
+  }
+
+  Tensor4Buffer<T> owned_keys_, owned_values_;
+  Tensor4<T> borrowed_keys_, borrowed_values_;
+  bool owns_ = false;
+};
+
+}  // namespace attn

@@ -1,0 +1,209 @@
+// attn/caches/paged.hpp - level 3: a cache of pages from one pool, for sequences whose lengths
+// differ much and for those that begin alike.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "attn/config.hpp"
+#include "attn/detail/call_shapes.hpp"
+#include "attn/detail/check.hpp"
+#include "attn/detail/rows.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/detail/token_cache.hpp"
+#include "attn/error.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+
+/// A pool of pages of page_length tokens, [num_pages, Hk, page_length, Dk] and
+/// [num_pages, Hv, page_length, Dv], and for each sequence the table of its pages. A sequence takes
+/// a page when it needs one and gives it back when its tokens are taken back. Sequences may share
+/// the pages of a common prefix; one that appends to a shared page gets its own copy first.
+///
+/// The kernel reads the pages where they lie. Many threads may attend to one const cache.
+/// Source of the idea: W. Kwon et al., "Efficient memory management for large language model
+/// serving with PagedAttention" (2023).
+template <class T>
+class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
+  using Base = detail::TokenCache<PagedKeyValueCache<T>, T>;
+  friend Base;
+
+ public:
+  PagedKeyValueCache() = default;
+  /// Throws ShapeError for a page_length below 1, or another extent below 0.
+  ATTN_ALWAYS_INLINE PagedKeyValueCache(Index num_pages, Index page_length, Index batch,
+                                        Index num_kv_heads, Index head_dim, Index value_dim)
+      : Base(batch),
+        keys_(checked(Shape4{num_pages, num_kv_heads, page_length, head_dim}, batch)),
+        values_(Shape4{num_pages, num_kv_heads, page_length, value_dim}),
+        users_(static_cast<std::size_t>(num_pages)) {
+    free_.reserve(users_.size());  // so that giving a page back never allocates
+    for (Index page = num_pages; page-- > 0;) free_.push_back(page);
+  }
+  ATTN_ALWAYS_INLINE PagedKeyValueCache(Index num_pages, Index page_length, Index batch,
+                                        Index num_kv_heads, Index head_dim)
+      : PagedKeyValueCache(num_pages, page_length, batch, num_kv_heads, head_dim, head_dim) {}
+
+  Index num_pages() const { return keys_.shape().batch; }
+  Index page_length() const { return keys_.shape().length; }
+  Index num_free_pages() const { return static_cast<Index>(free_.size()); }
+  /// The pages of sequence b, in the order of its tokens. Valid until the cache changes.
+  Span<const Index> pages(Index b) const {
+    return {table_.data() + b * table_stride_, pages_for(Base::length(b))};
+  }
+
+  /// The pool: [num_pages, Hk, page_length, Dk] and [num_pages, Hv, page_length, Dv]. Token t of
+  /// sequence b lies in row t % page_length of page pages(b)[t / page_length].
+  Tensor4<const T> keys() const { return keys_.view(); }
+  Tensor4<const T> values() const { return values_.view(); }
+
+  /// Sequence `to` forgets its tokens and becomes the first `length` tokens of sequence `from`,
+  /// without a copy: both use the same pages until one of them appends to a page that is not full.
+  /// Throws ShapeError, and nothing changes, unless `from` holds as many and is another sequence.
+  ATTN_ALWAYS_INLINE void share_prefix(Index from, Index to, Index length) {
+    constexpr const char* kFunction = "PagedKeyValueCache::share_prefix";
+    detail::check_sequence(kFunction, from, Base::batch());
+    detail::check_sequence(kFunction, to, Base::batch());
+    if (from == to || length < 0 || length > Base::length(from)) {
+      detail::raise_shape_error(std::string(kFunction) + ": sequence " + std::to_string(to) +
+                                " cannot become the first " + std::to_string(length) + " of the " +
+                                std::to_string(Base::length(from)) + " tokens of sequence " +
+                                std::to_string(from));
+    }
+    Base::set_length(to, 0);
+    for (Index i = 0; i < pages_for(length); ++i) {
+      page(to, i) = page(from, i);
+      ++users(page(from, i));
+    }
+    Base::set_length(to, length);
+  }
+
+  /// What the kernel reads.
+  detail::KeyValueSource source() const { return Base::source_from(0); }
+
+ private:
+  static constexpr detail::CacheFunctions kFunctions{
+      "PagedKeyValueCache::append", "PagedKeyValueCache::append_to", "PagedKeyValueCache::truncate",
+      "PagedKeyValueCache::reset"};
+
+  ATTN_ALWAYS_INLINE static Shape4 checked(const Shape4& pool, Index batch) {
+    if (batch < 0 || pool.length < 1) {
+      detail::raise_shape_error(
+          "PagedKeyValueCache: page_length must be 1 or more and batch 0 or more, got " +
+          std::to_string(batch) + " sequences and " + detail::describe("keys", pool));
+    }
+    return pool;
+  }
+
+  Tensor4<T> key_storage() { return keys_.view(); }
+  Tensor4<T> value_storage() { return values_.view(); }
+  Tensor4<const T> key_storage() const { return keys_.view(); }
+  Tensor4<const T> value_storage() const { return values_.view(); }
+  detail::KeyMap key_map() const {
+    detail::KeyMap map;
+    map.page_length = page_length();
+    map.pages = table_.data();
+    map.page_table_stride = Base::batch() == 1 ? 0 : table_stride_;
+    return map;
+  }
+
+  Index pages_for(Index tokens) const {
+    return page_length() == 0 ? 0 : detail::ceil_div(tokens, page_length());
+  }
+  Index& page(Index b, Index i) { return table_[static_cast<std::size_t>(b * table_stride_ + i)]; }
+  Index page(Index b, Index i) const {
+    return table_[static_cast<std::size_t>(b * table_stride_ + i)];
+  }
+  Index& users(Index p) { return users_[static_cast<std::size_t>(p)]; }
+  Index users(Index p) const { return users_[static_cast<std::size_t>(p)]; }
+
+  /// Whether sequence first + i must copy its last page before it appends: the page is not full,
+  /// and others use it who will not have made copies of their own before.
+  bool copies_last_page(Index first, Index i, const PerBatch& counts) const {
+    const Index b = first + i;
+    if (counts[i] == 0 || Base::length(b) % page_length() == 0) return false;
+    const Index last = last_page(b);
+    Index others = users(last) - 1;
+    for (Index before = 0; before < i && others > 0; ++before) {
+      const Index other = first + before;
+      if (counts[before] > 0 && Base::length(other) % page_length() != 0 &&
+          last_page(other) == last) {
+        --others;
+      }
+    }
+    return others > 0;
+  }
+  Index last_page(Index b) const { return page(b, Base::length(b) / page_length()); }
+
+  ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
+                                    const PerBatch& counts) {
+    Index needed = 0, longest_table = table_stride_;
+    for (Index i = 0; i < sequences; ++i) {
+      const Index held = Base::length(first + i);
+      const Index pages = pages_for(held + counts[i]);
+      needed += pages - pages_for(held) + (copies_last_page(first, i, counts) ? 1 : 0);
+      longest_table = (std::max)(longest_table, pages);
+    }
+    if (needed > num_free_pages()) {
+      call.raise_shape("append past capacity: " + std::to_string(needed) +
+                       " more pages are needed, and " + std::to_string(num_free_pages()) + " of " +
+                       std::to_string(num_pages()) + " are free");
+    }
+    grow_tables(longest_table);
+    for (Index i = 0; i < sequences; ++i) take_pages(first + i, counts[i]);
+  }
+  /// Room for `longest` pages a sequence; doubled, so that appending one by one seldom copies it.
+  void grow_tables(Index longest) {
+    if (longest <= table_stride_) return;
+    const Index stride = (std::min)(num_pages(), (std::max)(longest, 2 * table_stride_));
+    std::vector<Index> table(static_cast<std::size_t>(Base::batch() * stride));
+    for (Index b = 0; b < Base::batch(); ++b) {
+      const Span<const Index> held = pages(b);
+      std::copy(held.begin(), held.end(), table.begin() + b * stride);
+    }
+    table_.swap(table);
+    table_stride_ = stride;
+  }
+  void take_pages(Index b, Index count) {
+    const Index held = Base::length(b), used = held % page_length();
+    if (count > 0 && used > 0 && users(last_page(b)) > 1) {
+      const Index shared = last_page(b), copy = take_page();
+      copy_rows(keys_, shared, copy, used);
+      copy_rows(values_, shared, copy, used);
+      --users(shared);
+      page(b, held / page_length()) = copy;
+    }
+    for (Index i = pages_for(held); i < pages_for(held + count); ++i) page(b, i) = take_page();
+  }
+  Index take_page() {
+    const Index page = free_.back();
+    free_.pop_back();
+    users(page) = 1;
+    return page;
+  }
+  static void copy_rows(Tensor4Buffer<T>& pool, Index from, Index to, Index count) {
+    const Shape4& s = pool.shape();
+    for (Index head = 0; head < s.heads; ++head) {
+      if (count * s.dim > 0)
+        std::copy_n(&pool(from, head, 0, 0), count * s.dim, &pool(to, head, 0, 0));
+    }
+  }
+  /// Gives back the pages behind the first `length` tokens.
+  void cut(Index b, Index length) {
+    for (Index i = pages_for(length); i < pages_for(Base::length(b)); ++i) {
+      if (--users(page(b, i)) == 0) free_.push_back(page(b, i));
+    }
+  }
+
+  Tensor4Buffer<T> keys_, values_;
+  std::vector<Index> users_;  // sequences that use each page
+  std::vector<Index> free_;   // pages that nobody uses, the next one last
+  std::vector<Index> table_;  // [batch, table_stride_]
+  Index table_stride_ = 0;
+};
+
+}  // namespace attn

@@ -1,0 +1,111 @@
+// attn/kv_cache.hpp - level 4: attention over cached keys and values.
+//
+//   KeyValueCache         fixed capacity a sequence                     caches/contiguous.hpp
+//   RollingKeyValueCache  the last tokens, under a sliding window       caches/rolling.hpp
+//   PagedKeyValueCache    pages from a pool, prefixes shared            caches/paged.hpp
+//
+//   cache.append(k, v);                                   // first the new tokens,
+//   scaled_dot_product_attention(q, cache, out, causal());  // then their queries
+//
+// The kernel finds each key's row through an index map (detail/rows.hpp): no cache is gathered into
+// a copy, and a call over a cache has the bits of the same call over plain tensors.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "attn/attention.hpp"
+#include "attn/caches/contiguous.hpp"
+#include "attn/caches/paged.hpp"
+#include "attn/caches/rolling.hpp"
+#include "attn/config.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/mask.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+namespace detail {
+
+template <class T>
+inline constexpr bool is_cache_v<KeyValueCache<T>> = true;
+template <class T>
+inline constexpr bool is_cache_v<RollingKeyValueCache<T>> = true;
+template <class T>
+inline constexpr bool is_cache_v<PagedKeyValueCache<T>> = true;
+
+}  // namespace detail
+
+inline namespace ATTN_ERRORS {
+
+/// Attention to the tokens of a cache: k and v are its first length(b) tokens, Sk its longest
+/// length. What a call over tensors does with key_lengths(cache.lengths()).
+///
+///   q      [B, Hq, Sq, Dk]     B: the sequences of the cache, or any number if it holds one
+///   out    [B, Hq, Sq, Dv]     overlaps neither q nor the memory of the cache
+///   mask   of the absolute positions of keys, as is a mask or bias tensor: [B|1, Hq|1, Sq|1, Sk|1]
+///   extra  weights [B, Hq, Sq, Sk] (0 where a key is absent), log-sum-exp [B, Hq, Sq, 1]
+///
+/// The last query of each batch stands at the last key of its sequence, so query i is at position
+/// length(b) - Sq + i, for causal() and causal_bottom_right() too, unless options.query_offset or a
+/// mask says otherwise. So a chunk is appended first and attended to then; a call that appends
+/// nothing attends to what another layer has appended. Throws, Cost and Error: as for tensors.
+template <class Q, class C, class O, class M = NoMask,
+          std::enable_if_t<detail::is_cache_v<C> && detail::is_tensor_v<O>, int> = 0>
+void scaled_dot_product_attention(
+    const Q& q, const C& cache, O&& out, const M& mask = M(), const AttentionOptions& options = {},
+    const AttentionOutputs<AccumulationType<detail::ElementOf<Q>, typename C::Element,
+                                            detail::ElementOf<O>>>& extra = {}) {
+  static_assert(detail::is_tensor_v<Q>, "attn: q must be an attn::Tensor4 view (or Tensor4Buffer)");
+  static_assert(is_mask_v<M>, "attn: argument 4 must be a mask of attn/mask.hpp");
+  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
+                "attn: out is written to: its element type must not be const");
+  detail::require_element<detail::ElementOf<Q>>();
+  detail::require_element<detail::ElementOf<O>>();
+  using detail::ArgumentOf;
+  using detail::TensorRef;
+  const detail::KeyValueSource source = cache.source();
+  const PerBatch past = source.end - q.shape().length;
+  detail::attend("scaled_dot_product_attention", TensorRef(ArgumentOf<Q>::view(q)), source, &past,
+                 TensorRef(ArgumentOf<O>::view(out)), cache.mask_with(mask), options, extra);
+}
+
+/// The same, returning its results in buffers of its own.
+template <class Q, class C, class M = NoMask,
+          std::enable_if_t<detail::is_cache_v<C> && is_mask_v<M>, int> = 0>
+AttentionResult<detail::ElementOf<Q>, AccumulationType<detail::ElementOf<Q>, typename C::Element>>
+scaled_dot_product_attention(const Q& q, const C& cache, const M& mask = M(),
+                             const AttentionOptions& options = {}, Want want = Want::output) {
+  using A = AccumulationType<detail::ElementOf<Q>, typename C::Element>;
+  const Shape4 rows{q.shape().batch, q.shape().heads, q.shape().length, 1};
+  AttentionResult<detail::ElementOf<Q>, A> result;
+  AttentionOutputs<A> extra;
+  result.output = Tensor4Buffer<detail::ElementOf<Q>>(
+      Shape4{rows.batch, rows.heads, rows.length, cache.value_dim()});
+  if (want & Want::weights) {
+    result.weights =
+        Tensor4Buffer<A>(Shape4{rows.batch, rows.heads, rows.length, cache.longest_length()});
+    extra.weights = result.weights.view();
+  }
+  if (want & Want::log_sum_exp) {
+    result.log_sum_exp = Tensor4Buffer<A>(rows);
+    extra.log_sum_exp = result.log_sum_exp.view();
+  }
+  scaled_dot_product_attention(q, cache, result.output, mask, options, extra);
+  return result;
+}
+
+/// How many bytes of options.workspace such a call needs now; a longer cache needs more only where
+/// it has another 4096 keys.
+template <class Q, class C, class M = NoMask, std::enable_if_t<detail::is_cache_v<C>, int> = 0>
+std::size_t attention_workspace_bytes(const Q& q, const C& cache, const M& mask = M(),
+                                      const AttentionOptions& options = {}) {
+  const detail::KeyValueSource source = cache.source();
+  const PerBatch past = source.end - q.shape().length;
+  return detail::workspace_bytes("attention_workspace_bytes",
+                                 detail::TensorRef(detail::ArgumentOf<Q>::view(q)), source, &past,
+                                 cache.mask_with(mask), options);
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace attn
