@@ -52,6 +52,18 @@ struct Case {
 /// How GoogleTest prints a case.
 inline std::ostream& operator<<(std::ostream& stream, const Case& c) { return stream << c.name; }
 
+/// A case's name as GoogleTest wants it.
+struct CaseTestName {
+  template <class Info>
+  std::string operator()(const Info& test) const {
+    std::string name = test.param.name;
+    for (char& letter : name) {
+      if (letter == '.') letter = '_';
+    }
+    return name;
+  }
+};
+
 namespace case_file {
 
 template <class T>

@@ -29,8 +29,8 @@ struct ErrorBound {
     const long double exponential = (8 + 2 * (2 * mass)) * u;
     return 2 * (score(u) + exponential) + (keys + 1) * u;
   }
-  /// An output, the weighted mean of values.
-  long double output(long double u) const { return max_value * (weight(u) + (keys + 1) * u); }
+  /// An output, the weighted mean of values: keys products and sums, and the last rounding.
+  long double output(long double u) const { return max_value * (weight(u) + (keys + 2) * u); }
   /// The natural logarithm of the denominator.
   long double log_sum_exp(long double u) const {
     return weight(u) + u * (mass + std::log((std::max)(keys, 1.0L)));

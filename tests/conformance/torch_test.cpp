@@ -39,20 +39,22 @@ struct CaseInputs {
   Tensor4<const T> q, k, v;
 };
 
-/// Holds a result in T to PyTorch's in double, where only ours errs, and to PyTorch's in T.
-template <class T, class A>
-void compare(const Case& c, const std::string& name, Tensor4<A> actual, long double bound_of_type,
-             long double bound_of_accumulation) {
-  const CaseTensor& exact = c.tensors.at(name + "_float64");
-  expect_within((name + " against float64").c_str(), actual,
-                Tensor4<const double>(exact.values.data(), actual.shape()), bound_of_accumulation);
-  const std::string own = name + (std::is_same_v<T, float>         ? "_float32"
-                                  : std::is_same_v<T, Eigen::half> ? "_float16"
-                                  : std::is_same_v<T, double>      ? "_float64"
-                                                                   : "_bfloat16");
-  const CaseTensor& rounded = c.tensors.at(own);
-  expect_within(own.c_str(), actual, Tensor4<const double>(rounded.values.data(), actual.shape()),
-                bound_of_type + bound_of_accumulation);
+/// Holds a result in T to PyTorch's in double and to PyTorch's in T. Both sides err: ours in its
+/// accumulation type, PyTorch's in the type it computes in. `bound(u)`: by how much.
+template <class T, class A, class Bound>
+void compare(const Case& c, const std::string& name, Tensor4<A> actual, const Bound& bound) {
+  const long double ours = bound(rounding_error<AccumulationType<T>>());
+  const auto against = [&](const std::string& stored, long double torchs) {
+    const CaseTensor& expected = c.tensors.at(stored);
+    expect_within(stored.c_str(), actual,
+                  Tensor4<const double>(expected.values.data(), actual.shape()), ours + torchs);
+  };
+  against(name + "_float64", bound(rounding_error<double>()));
+  const char* const own = std::is_same_v<T, float>         ? "_float32"
+                          : std::is_same_v<T, Eigen::half> ? "_float16"
+                          : std::is_same_v<T, double>      ? "_float64"
+                                                           : "_bfloat16";
+  against(name + own, bound(rounding_error<T>()));
 }
 
 long double scale_of(const AttentionOptions& options, Index dim) {
@@ -70,9 +72,7 @@ void run_sdpa(const Case& c) {
 
   const ErrorBound bound =
       error_bound(in.q, in.k, in.v, scale_of(options, in.q.dim()), widen(mask.max_bias));
-  const long double u = rounding_error<T>();
-  compare<T>(c, "out", result.output.view(), bound.output(u) + u * bound.max_value,
-             bound.output(rounding_error<AccumulationType<T>>()));
+  compare<T>(c, "out", result.output.view(), [&](long double u) { return bound.output(u); });
 }
 
 template <class T>
@@ -89,9 +89,9 @@ void run_flex(const Case& c) {
   // The largest change of a score: a slope of 1/2, or 1/16 a head, times the largest distance.
   const long double change = widen(in.k.length()) / 2;
   const ErrorBound bound = error_bound(in.q, in.k, in.v, scale_of(options, in.q.dim()), change);
-  const long double u = rounding_error<T>();
-  compare<T>(c, "out", result.output.view(), bound.output(u), bound.output(u));
-  compare<T>(c, "lse", result.log_sum_exp.view(), bound.log_sum_exp(u), bound.log_sum_exp(u));
+  compare<T>(c, "out", result.output.view(), [&](long double u) { return bound.output(u); });
+  compare<T>(c, "lse", result.log_sum_exp.view(),
+             [&](long double u) { return bound.log_sum_exp(u); });
 }
 
 class TorchSdpa : public ::testing::TestWithParam<Case> {};
@@ -110,18 +110,11 @@ TEST_P(TorchFlex, GivesTorchsOutputs) {
   run_flex<float>(GetParam());
 }
 
-std::string test_name(const ::testing::TestParamInfo<Case>& test) {
-  std::string name = test.param.name;
-  for (char& letter : name) {
-    if (letter == '.') letter = '_';
-  }
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(Torch2_9_1, TorchSdpa,
-                         ::testing::ValuesIn(cases_of("scaled_dot_product_attention")), test_name);
+                         ::testing::ValuesIn(cases_of("scaled_dot_product_attention")),
+                         CaseTestName());
 INSTANTIATE_TEST_SUITE_P(Torch2_9_1, TorchFlex, ::testing::ValuesIn(cases_of("flex_attention")),
-                         test_name);
+                         CaseTestName());
 
 TEST(TorchCases, AreAllThere) {
   EXPECT_EQ(cases_of("scaled_dot_product_attention").size(), 50u);
