@@ -69,12 +69,18 @@ struct OnlineSoftmax {
     return softmax(scores, num_keys, rows, stride, max, sum, correction);
   }
 
-  /// o = o * correction + weights * values.
+  /// o = o * correction + weights * values. `ahead`: what to prefetch meanwhile, in the dim-lane
+  /// form.
   void add_values(const A* const* values, Index num_keys, const A* weights, Index stride,
-                  bool rescale) const {
-    const auto accumulate = rows_are_lanes ? kernels->row_accumulate : kernels->dim_accumulate;
-    accumulate(values, num_keys, dim, weights, stride, rows, rescale ? correction : nullptr, out,
-               out_stride);
+                  bool rescale, const Prefetch& ahead = {}) const {
+    const A* const factor = rescale ? correction : nullptr;
+    if (rows_are_lanes) {
+      kernels->row_accumulate(values, num_keys, dim, weights, stride, rows, factor, out,
+                              out_stride);
+    } else {
+      kernels->dim_accumulate(values, num_keys, dim, weights, stride, rows, factor, out, out_stride,
+                              ahead);
+    }
   }
 
   bool is_finite() const { return kernels->all_finite(out, lines(), line_size(), out_stride); }
@@ -122,7 +128,7 @@ void merge_states(const KernelTable<A>& kernels, Index count, const A* max, cons
     weights[live] = weight;
     parts[live++] = parts[i];
   }
-  kernels.dim_accumulate(parts, live, dim, weights, live, 1, nullptr, out, dim);
+  kernels.dim_accumulate(parts, live, dim, weights, live, 1, nullptr, out, dim, Prefetch{});
 }
 
 }  // namespace detail

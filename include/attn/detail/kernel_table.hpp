@@ -21,6 +21,14 @@
 namespace attn {
 namespace detail {
 
+/// Memory to bring closer while something else is computed: `bytes` bytes from each address
+/// first + j * stride on. Nothing is read, so the addresses need not be valid.
+struct Prefetch {
+  std::uintptr_t first = 0;
+  std::uintptr_t stride = 0;  ///< bytes; negative strides wrap around
+  Index bytes = 0;            ///< 0: nothing
+};
+
 template <class A>
 struct KernelTable {
   Index lanes;     ///< elements of a vector
@@ -49,16 +57,18 @@ struct KernelTable {
   // Dim lanes. Lines are rows (queries); `stride` separates them and is a multiple of `lanes`, and
   // queries are padded with zeros to it.
 
-  /// scores[r][j] = scale * sum_d queries[r][d] * keys[j][d]
+  /// scores[r][j] = scale * sum_d queries[r][d] * keys[j][d]; prefetches num_keys rows of `ahead`.
   void (*dim_scores)(const A* const* keys, Index num_keys, Index dim, const A* queries,
-                     Index query_stride, Index rows, A scale, A* scores, Index stride);
+                     Index query_stride, Index rows, A scale, A* scores, Index stride,
+                     const Prefetch& ahead);
   /// As row_softmax, on `num_keys` (a multiple of `lanes`) scores of each row.
   bool (*dim_softmax)(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
                       A* correction);
-  /// out[r][d] = out[r][d] * correction[r] + sum_j weights[r][j] * values[j][d]
+  /// out[r][d] = out[r][d] * correction[r] + sum_j weights[r][j] * values[j][d]; prefetches
+  /// num_keys rows of `ahead`.
   void (*dim_accumulate)(const A* const* values, Index num_keys, Index dim, const A* weights,
                          Index weight_stride, Index rows, const A* correction, A* out,
-                         Index out_stride);
+                         Index out_stride, const Prefetch& ahead);
 
   // Both forms, on `lines` runs of `count` elements (a multiple of `lanes`).
 

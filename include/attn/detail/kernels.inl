@@ -227,17 +227,50 @@ ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
 #endif
 
 /// The sum of all lanes, folded in halves: lane i with lane i + n/2, and so on.
+#if defined(__clang__) || __GNUC__ >= 12
+typedef float FloatVec16 __attribute__((vector_size(16)));
+typedef double DoubleVec16 __attribute__((vector_size(16)));
+ATTN_SIMD_INLINE float sum_quarter(FloatVec16 x) {
+  x = x + __builtin_shufflevector(x, x, 2, 3, 2, 3);
+  return x[0] + x[1];
+}
+ATTN_SIMD_INLINE double sum_quarter(DoubleVec16 x) { return x[0] + x[1]; }
+template <class A>
+ATTN_SIMD_INLINE A sum_lanes(typename Simd<A>::Vec x) {
+#if ATTN_SIMD_BYTES == 64
+  if constexpr (sizeof(A) == 4) {
+    const auto half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+    return sum_quarter(__builtin_shufflevector(half, half, 0, 1, 2, 3) +
+                       __builtin_shufflevector(half, half, 4, 5, 6, 7));
+  } else {
+    const auto half =
+        __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+    return sum_quarter(__builtin_shufflevector(half, half, 0, 1) +
+                       __builtin_shufflevector(half, half, 2, 3));
+  }
+#elif ATTN_SIMD_BYTES == 32
+  if constexpr (sizeof(A) == 4) {
+    return sum_quarter(__builtin_shufflevector(x, x, 0, 1, 2, 3) +
+                       __builtin_shufflevector(x, x, 4, 5, 6, 7));
+  } else {
+    return sum_quarter(__builtin_shufflevector(x, x, 0, 1) + __builtin_shufflevector(x, x, 2, 3));
+  }
+#else
+  return sum_quarter(x);
+#endif
+}
+#else
 template <class A>
 ATTN_SIMD_INLINE A sum_lanes(typename Simd<A>::Vec x) {
   A part[Simd<A>::kLanes];
   store(part, x);
-  ATTN_SIMD_UNROLL
   for (Index half = Simd<A>::kLanes / 2; half > 0; half /= 2) {
-    ATTN_SIMD_UNROLL
     for (Index i = 0; i < half; ++i) part[i] += part[i + half];
   }
   return part[0];
 }
+#endif
 template <class A>
 ATTN_SIMD_INLINE A max_lanes(typename Simd<A>::Vec x) {
   A top = x[0];
@@ -567,65 +600,66 @@ void row_divide(A* out, Index dim, Index rows, Index stride, const A* divisor) {
 
 // ---- Dim lanes ----------------------------------------------------------------------------------
 
-template <class A, unsigned kKeys, unsigned kRows>
-ATTN_SIMD_INLINE void dot_block(const A* const* keys, Index dim, const A* queries,
-                                Index query_stride, A scale, A* scores, Index stride) {
+/// One key against kRows queries. Keys are read one after the other, as they lie in memory: several
+/// at a time would hide their order from the hardware's prefetching.
+template <class A, unsigned kRows>
+ATTN_SIMD_INLINE void dot_key(const A* key, Index dim, const A* queries, Index query_stride,
+                              A scale, A* scores, Index stride) {
   using Vec = typename Simd<A>::Vec;
   constexpr Index kLanes = Simd<A>::kLanes;
-  Vec sum[kRows][kKeys] = {};
+  Vec sum[kRows] = {};
   Index d = 0;
   for (; d + kLanes <= dim; d += kLanes) {
-    Vec query[kRows];
+    const Vec k = load(key + d);
     ATTN_SIMD_UNROLL
-    for (unsigned r = 0; r < kRows; ++r) query[r] = load(queries + r * query_stride + d);
-    ATTN_SIMD_UNROLL
-    for (unsigned j = 0; j < kKeys; ++j) {
-      const Vec key = load(keys[j] + d);
-      ATTN_SIMD_UNROLL
-      for (unsigned r = 0; r < kRows; ++r) sum[r][j] = multiply_add(key, query[r], sum[r][j]);
+    for (unsigned r = 0; r < kRows; ++r) {
+      sum[r] = multiply_add(k, load(queries + r * query_stride + d), sum[r]);
     }
   }
   if (d < dim) {
+    const Vec k = load_first(key + d, dim - d);
     ATTN_SIMD_UNROLL
-    for (unsigned j = 0; j < kKeys; ++j) {
-      const Vec key = load_first(keys[j] + d, dim - d);
-      ATTN_SIMD_UNROLL
-      for (unsigned r = 0; r < kRows; ++r) {
-        sum[r][j] = multiply_add(key, load(queries + r * query_stride + d), sum[r][j]);
-      }
+    for (unsigned r = 0; r < kRows; ++r) {
+      sum[r] = multiply_add(k, load(queries + r * query_stride + d), sum[r]);
     }
   }
   ATTN_SIMD_UNROLL
-  for (unsigned r = 0; r < kRows; ++r) {
-    ATTN_SIMD_UNROLL
-    for (unsigned j = 0; j < kKeys; ++j) scores[r * stride + j] = sum_lanes<A>(sum[r][j]) * scale;
+  for (unsigned r = 0; r < kRows; ++r) scores[r * stride] = sum_lanes<A>(sum[r]) * scale;
+}
+
+/// To the second-level cache, one cache line at a time.
+ATTN_SIMD_INLINE void prefetch_row(const Prefetch& ahead, Index j) {
+  const std::uintptr_t first = ahead.first + static_cast<std::uintptr_t>(j) * ahead.stride;
+  for (Index i = 0; i < ahead.bytes; i += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(first + static_cast<std::uintptr_t>(i)), 0, 2);
   }
 }
 
 template <class A, unsigned kRows>
 ATTN_SIMD_INLINE void dot_rows(const A* const* keys, Index num_keys, Index dim, const A* queries,
-                               Index query_stride, A scale, A* scores, Index stride) {
-  constexpr unsigned kKeys = kRows == 1 ? 4 : 2;
-  Index j = 0;
-  for (; j + kKeys <= num_keys; j += kKeys) {
-    dot_block<A, kKeys, kRows>(keys + j, dim, queries, query_stride, scale, scores + j, stride);
-  }
-  for (; j < num_keys; ++j) {
-    dot_block<A, 1, kRows>(keys + j, dim, queries, query_stride, scale, scores + j, stride);
+                               Index query_stride, A scale, A* scores, Index stride,
+                               const Prefetch& ahead) {
+  for (Index j = 0; j < num_keys; ++j) {
+    prefetch_row(ahead, j);
+    dot_key<A, kRows>(keys[j], dim, queries, query_stride, scale, scores + j, stride);
   }
 }
 
 template <class A>
 void dim_scores(const A* const* keys, Index num_keys, Index dim, const A* queries,
-                Index query_stride, Index rows, A scale, A* scores, Index stride) {
+                Index query_stride, Index rows, A scale, A* scores, Index stride,
+                const Prefetch& ahead) {
+  Prefetch once = ahead;
   Index r = 0;
   for (; r + 4 <= rows; r += 4) {
     dot_rows<A, 4>(keys, num_keys, dim, queries + r * query_stride, query_stride, scale,
-                   scores + r * stride, stride);
+                   scores + r * stride, stride, once);
+    once.bytes = 0;
   }
   for (; r < rows; ++r) {
     dot_rows<A, 1>(keys, num_keys, dim, queries + r * query_stride, query_stride, scale,
-                   scores + r * stride, stride);
+                   scores + r * stride, stride, once);
+    once.bytes = 0;
   }
 }
 
@@ -658,7 +692,7 @@ bool dim_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A*
 template <class A, unsigned kRows, unsigned kVectors>
 ATTN_SIMD_INLINE void axpy_block(const A* const* values, Index num_keys, Index first_dim,
                                  const A* weights, Index weight_stride, const A* correction, A* out,
-                                 Index out_stride) {
+                                 Index out_stride, const Prefetch& ahead) {
   using Vec = typename Simd<A>::Vec;
   constexpr Index kLanes = Simd<A>::kLanes;
   Vec sum[kRows][kVectors];
@@ -671,6 +705,7 @@ ATTN_SIMD_INLINE void axpy_block(const A* const* values, Index num_keys, Index f
     }
   }
   for (Index j = 0; j < num_keys; ++j) {
+    prefetch_row(ahead, j);
     Vec value[kVectors];
     ATTN_SIMD_UNROLL
     for (unsigned v = 0; v < kVectors; ++v) value[v] = load(values[j] + first_dim + v * kLanes);
@@ -702,18 +737,21 @@ ATTN_SIMD_INLINE void axpy_tail(const A* const* values, Index num_keys, Index fi
 
 template <class A, unsigned kRows>
 ATTN_SIMD_INLINE void axpy_rows(const A* const* values, Index num_keys, Index dim, const A* weights,
-                                Index weight_stride, const A* correction, A* out,
-                                Index out_stride) {
+                                Index weight_stride, const A* correction, A* out, Index out_stride,
+                                const Prefetch& ahead) {
   constexpr Index kLanes = Simd<A>::kLanes;
   constexpr unsigned kWide = kRows == 1 ? 8 : ATTN_SIMD_X86 == 4 ? 4 : 2;
+  Prefetch once = ahead;
   Index d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
     axpy_block<A, kRows, kWide>(values, num_keys, d, weights, weight_stride, correction, out + d,
-                                out_stride);
+                                out_stride, once);
+    once.bytes = 0;
   }
   for (; d + kLanes <= dim; d += kLanes) {
     axpy_block<A, kRows, 1>(values, num_keys, d, weights, weight_stride, correction, out + d,
-                            out_stride);
+                            out_stride, once);
+    once.bytes = 0;
   }
   if (d < dim) {
     for (Index r = 0; r < kRows; ++r) {
@@ -725,18 +763,21 @@ ATTN_SIMD_INLINE void axpy_rows(const A* const* values, Index num_keys, Index di
 
 template <class A>
 void dim_accumulate(const A* const* values, Index num_keys, Index dim, const A* weights,
-                    Index weight_stride, Index rows, const A* correction, A* out,
-                    Index out_stride) {
+                    Index weight_stride, Index rows, const A* correction, A* out, Index out_stride,
+                    const Prefetch& ahead) {
+  Prefetch once = ahead;
   Index r = 0;
   for (; r + 4 <= rows; r += 4) {
     axpy_rows<A, 4>(values, num_keys, dim, weights + r * weight_stride, weight_stride,
                     correction == nullptr ? nullptr : correction + r, out + r * out_stride,
-                    out_stride);
+                    out_stride, once);
+    once.bytes = 0;
   }
   for (; r < rows; ++r) {
     axpy_rows<A, 1>(values, num_keys, dim, weights + r * weight_stride, weight_stride,
                     correction == nullptr ? nullptr : correction + r, out + r * out_stride,
-                    out_stride);
+                    out_stride, once);
+    once.bytes = 0;
   }
 }
 
@@ -840,39 +881,52 @@ const KernelTable<A>& kernel_table() {
 
 // ---- 16-bit storage -----------------------------------------------------------------------------
 
-inline void widen_half(const std::uint16_t* from, float* to, Index count) {
-  Index i = 0;
+typedef std::uint16_t Uint16Half __attribute__((vector_size(ATTN_SIMD_BYTES / 2)));
+
+/// kLanes 16-bit elements, each in the lower half of a 32-bit lane.
+ATTN_SIMD_INLINE Int32Vec load_16_bits(const std::uint16_t* from) {
+  Uint16Half packed;
+  __builtin_memcpy(&packed, from, sizeof packed);
+  return __builtin_convertvector(packed, Int32Vec);
+}
+
+ATTN_SIMD_INLINE FloatVec widen_half_lanes(const std::uint16_t* from) {
 #if ATTN_SIMD_X86 == 4
-  for (; i + 16 <= count; i += 16) {
-    _mm512_storeu_ps(to + i,
-                     _mm512_maskz_cvtph_ps(
-                         kAll16, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
-  }
+  return _mm512_maskz_cvtph_ps(kAll16, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 #elif ATTN_SIMD_X86 == 3
-  for (; i + 8 <= count; i += 8) {
-    typedef short Int16Vec8 __attribute__((vector_size(16)));
-    Int16Vec8 packed;
-    __builtin_memcpy(&packed, from + i, 16);
-    store(to + i, static_cast<FloatVec>(__builtin_ia32_vcvtph2ps256(packed)));
-  }
+  typedef short Int16Vec8 __attribute__((vector_size(16)));
+  Int16Vec8 packed;
+  __builtin_memcpy(&packed, from, 16);
+  return __builtin_ia32_vcvtph2ps256(packed);
+#else
+  // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
+  // subnormal numbers into normal ones; infinities and NaNs get float's exponent.
+  const Int32Vec bits = load_16_bits(from);
+  const Int32Vec magnitude = bits & 0x7FFF;
+  const Int32Vec is_special = reinterpret_cast<Int32Vec>(magnitude >= 0x7C00);
+  const Int32Vec scaled = as_bits(as_float(magnitude << 13) * broadcast(0x1p112f));
+  return as_float(scaled | (is_special & 0x7F800000) | ((bits & 0x8000) << 16));
 #endif
-  for (; i < count; ++i) {
-    // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
-    // subnormal numbers into normal ones; infinities and NaNs get float's exponent.
-    const std::uint32_t magnitude = from[i] & 0x7FFFu;
-    std::uint32_t bits = magnitude << 13;
-    float value;
-    __builtin_memcpy(&value, &bits, 4);
-    value *= 0x1p112f;
-    __builtin_memcpy(&bits, &value, 4);
-    if (magnitude >= 0x7C00u) bits = 0x7F800000u | (magnitude & 0x3FFu) << 13;
-    bits |= (from[i] & 0x8000u) << 16;
-    __builtin_memcpy(to + i, &bits, 4);
+}
+
+inline void widen_half(const std::uint16_t* from, float* to, Index count) {
+  constexpr Index kLanes = Simd<float>::kLanes;
+  Index i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, widen_half_lanes(from + i));
+  if (i < count) {
+    std::uint16_t rest[kLanes] = {};
+    for (Index k = 0; i + k < count; ++k) rest[k] = from[i + k];
+    store_first(to + i, widen_half_lanes(rest), count - i);
   }
 }
 
 inline void widen_bfloat16(const std::uint16_t* from, float* to, Index count) {
-  for (Index i = 0; i < count; ++i) {
+  constexpr Index kLanes = Simd<float>::kLanes;
+  Index i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    store(to + i, as_float(load_16_bits(from + i) << 16));
+  }
+  for (; i < count; ++i) {
     const std::uint32_t bits = static_cast<std::uint32_t>(from[i]) << 16;
     __builtin_memcpy(to + i, &bits, 4);
   }

@@ -59,13 +59,29 @@ void load_elements(const T* in, Index stride, Index count, A* out, const WidenTa
   }
 }
 
+/// `count` rows of `tensor` from an element offset on, tensor.stride.length apart, in the
+/// accumulation type and contiguous.
+template <class A>
+void load_rows(const TensorRef& tensor, Index offset, Index count, A* out,
+               const WidenTable& widen) {
+  const Index dim = tensor.shape.dim;
+  visit_element(tensor.type, [&](auto* type) {
+    const auto* const first = static_cast<decltype(type)>(tensor.data) + offset;
+    if (tensor.stride.dim == 1 && tensor.stride.length == dim) {
+      load_elements(first, 1, count * dim, out, widen);
+      return;
+    }
+    for (Index row = 0; row < count; ++row) {
+      load_elements(first + row * tensor.stride.length, tensor.stride.dim, dim, out + row * dim,
+                    widen);
+    }
+  });
+}
+
 /// One row of `tensor` at an element offset, in the accumulation type and contiguous.
 template <class A>
 void load_row(const TensorRef& tensor, Index offset, A* out, const WidenTable& widen) {
-  visit_element(tensor.type, [&](auto* type) {
-    const auto* const first = static_cast<decltype(type)>(tensor.data) + offset;
-    load_elements(first, tensor.stride.dim, tensor.shape.dim, out, widen);
-  });
+  load_rows(tensor, offset, 1, out, widen);
 }
 
 /// Whether rows of `tensor` can be read or written in place, as contiguous elements of A.
@@ -134,6 +150,9 @@ struct KeyMap {
   const Index* pages = nullptr;  ///< the page table; batch b's starts at b * page_table_stride
   Index page_table_stride = 0;
 
+  /// Whether key j is row j.
+  bool is_plain() const { return ring == 0 && page_length == 0; }
+
   /// The element offset of key j's row, and how many rows on from there follow at stride.length.
   struct Run {
     Index offset, length;
@@ -164,14 +183,12 @@ void fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index h
   for (Index key = keys.begin; key < keys.end;) {
     const KeyMap::Run run = map.find(tensor, batch, head, key);
     const Index end = key + (std::min)(run.length, keys.end - key);
-    for (Index offset = run.offset; key < end; ++key, offset += tensor.stride.length) {
-      const Index i = key - keys.begin;
-      if (direct) {
-        rows[i] = static_cast<const A*>(tensor.data) + offset;
-      } else {
-        load_row(tensor, offset, copy + i * dim, widen);
-        rows[i] = copy + i * dim;
-      }
+    A* const copies = copy + (key - keys.begin) * dim;
+    if (!direct) load_rows(tensor, run.offset, end - key, copies, widen);
+    for (Index i = 0; key < end; ++key, ++i) {
+      rows[key - keys.begin] =
+          direct ? static_cast<const A*>(tensor.data) + run.offset + i * tensor.stride.length
+                 : copies + i * dim;
     }
   }
 }

@@ -117,7 +117,9 @@ inline namespace ATTN_ERRORS {
 /// The caller's workspace, or memory of our own for the time of the call.
 class WorkMemory {
  public:
-  WorkMemory(const CallShapes& call, const Workspace& workspace, std::size_t bytes) {
+  /// `query`: the function that tells how many bytes such a call needs.
+  WorkMemory(const CallShapes& call, const Workspace& workspace, std::size_t bytes,
+             const char* query = "attention_workspace_bytes") {
     if (bytes == 0) return;
     if (workspace.data == nullptr) {
       owned_ = ::operator new (bytes, std::align_val_t{Arena::kAlignment});
@@ -128,7 +130,7 @@ class WorkMemory {
         reinterpret_cast<std::uintptr_t>(workspace.data) % Arena::kAlignment;
     const std::size_t skip = misaligned == 0 ? 0 : Arena::kAlignment - misaligned;
     if (workspace.bytes < bytes + skip) {
-      call.raise_option("options.workspace is too small: attention_workspace_bytes asks for " +
+      call.raise_option(std::string("options.workspace is too small: ") + query + " asks for " +
                         std::to_string(bytes + Arena::kAlignment) + " bytes, got " +
                         std::to_string(workspace.bytes));
     }

@@ -117,13 +117,29 @@ Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, K
   return stairs;
 }
 
+/// The rows of the tile after `keys`, for a stage to prefetch while it works on `keys`. Few rows
+/// are bound by memory; scores and values alternate, which hides the order of either from the
+/// hardware.
+template <class A>
+Prefetch next_rows(const AttentionCall<A>& call, const TensorRef& tensor, Index batch, Index head,
+                   KeyRange keys) {
+  if (call.plan.rows_are_lanes || !call.source.map.is_plain()) return {};
+  const Index offset = call.source.map.find(tensor, batch, head, keys.begin).offset +
+                       call.plan.key_tile * tensor.stride.length;
+  const auto bytes = [&](Index elements) {
+    return static_cast<std::uintptr_t>(elements * tensor.element_size);
+  };
+  return {reinterpret_cast<std::uintptr_t>(tensor.data) + bytes(offset),
+          bytes(tensor.stride.length), tensor.shape.dim * tensor.element_size};
+}
+
 /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of
 /// rows sees nothing the scores are -infinity. In the dim-lane form the line of a row begins at the
-/// tile's first key and is padded with -infinity.
+/// tile's first key and is padded with -infinity; `ahead` is prefetched meanwhile.
 template <class A>
 ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scratch,
                             const RowTile<A>& tile, KeyRange keys, const Staircase& stairs,
-                            Index first_fetched, Index tile_begin) {
+                            Index first_fetched, Index tile_begin, const Prefetch& ahead) {
   const KernelTable<A>& kernels = *call.kernels;
   if (tile.state.rows_are_lanes) {
     const Index stride = call.plan.row_tile;
@@ -165,7 +181,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
   pad();
   kernels.dim_scores(scratch.key_rows + (keys.begin - first_fetched), keys.size(), call.key_dim,
                      tile.queries, tile.query_stride, tile.rows.count, call.scale,
-                     scratch.scores + before, stride);
+                     scratch.scores + before, stride, ahead);
   if (call.softcap > 0) {
     kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
     pad();
@@ -173,14 +189,15 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
   return {tile.rows, keys, scratch.scores + before, stride, 1};
 }
 
-/// o = o * correction + weights * values, in ascending order of keys for every row.
+/// o = o * correction + weights * values, in ascending order of keys for every row. `ahead` is
+/// prefetched meanwhile in the dim-lane form.
 template <class A>
 void add_values(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights, const Staircase& stairs,
-                const A* const* values, bool rescale) {
+                const A* const* values, bool rescale, const Prefetch& ahead) {
   const Index first_key = weights.keys.begin;
   const Index stride = state.rows_are_lanes ? weights.key_stride : weights.row_stride;
   if (stairs.vectors == 0) {
-    state.add_values(values, weights.keys.size(), weights.scores, stride, rescale);
+    state.add_values(values, weights.keys.size(), weights.scores, stride, rescale, ahead);
     return;
   }
   const auto add = [&](KeyRange part, const OnlineSoftmax<A>& rows, Index first_row, bool scale) {

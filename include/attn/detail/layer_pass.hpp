@@ -1,0 +1,225 @@
+// attn/detail/layer_pass.hpp - level 5: one forward pass of an attention layer, stage by stage:
+//
+//   inputs   ->  queries, keys, values  ->  heads    ->  out
+//   check        project_inputs             attend       project_output
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "attn/attention.hpp"
+#include "attn/attention_config.hpp"
+#include "attn/config.hpp"
+#include "attn/detail/call_shapes.hpp"
+#include "attn/detail/check.hpp"
+#include "attn/detail/linear_call.hpp"
+#include "attn/detail/overlap.hpp"
+#include "attn/detail/scratch.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/linear.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+namespace detail {
+
+/// What a layer knows: its sizes, with all defaults filled in, and its four projections.
+template <class T>
+struct LayerWeights {
+  AttentionConfig config;
+  LinearWeights<T> query, key, value, output;
+};
+
+/// What is projected: [B, 1, Sq, model_dim], [B|1, 1, Sk, key_input_dim] and
+/// [B|1, 1, Sk, value_input_dim]. In self-attention all three are one tensor.
+template <class T>
+struct LayerInputs {
+  Tensor4<const T> query, key, value;
+  bool is_self = false;
+};
+
+inline namespace ATTN_ERRORS {
+
+/// One pass. Its activations and scratch are one block of memory: the caller's workspace, or one
+/// allocation. Nothing of the caller's is written before project_output.
+template <class T>
+class LayerPass {
+ public:
+  using A = AccumulationType<T>;
+
+  /// Checks the inputs. `layer` outlives the pass.
+  LayerPass(const char* function, const LayerWeights<T>& layer, const LayerInputs<T>& inputs)
+      : shapes_(function), layer_(layer), inputs_(inputs) {
+    const AttentionConfig& config = layer.config;
+    const Tensor4<const T>&query = inputs.query, &key = inputs.key, &value = inputs.value;
+    const char* const query_name = inputs.is_self ? "x" : "query";
+    const char* const key_name = inputs.is_self ? "x" : "key";
+    const char* const value_name = inputs.is_self ? "x" : "value";
+    shapes_.add_input(query_name, TensorRef(query));
+    if (!inputs.is_self) {
+      shapes_.add_input(key_name, TensorRef(key));
+      shapes_.add_input(value_name, TensorRef(value));
+    }
+    require_dim(query_name, query, "model_dim", config.model_dim);
+    require_dim(key_name, key, "key_input_dim", config.key_input_dim);
+    require_dim(value_name, value, "value_input_dim", config.value_input_dim);
+    shapes_.require(key.batch() == query.batch() || key.batch() == 1,
+                    "key must have the batch of query, or 1");
+    shapes_.require(value.batch() == query.batch() || value.batch() == 1,
+                    "value must have the batch of query, or 1");
+    shapes_.require(key.length() == value.length(), "key and value must have the same length");
+  }
+
+  /// Checks what will be written.
+  void set_outputs(const Tensor4<T>& out, const AttentionOutputs<A>& extra) {
+    out_ = out;
+    extra_ = extra;
+    const Tensor4<const T>& query = inputs_.query;
+    add_output("out", out, Shape4{query.batch(), 1, query.length(), layer_.config.model_dim},
+               "out must be [batch of query, 1, length of query, model_dim]");
+    const Shape4 scores{query.batch(), layer_.config.num_heads, query.length(),
+                        inputs_.key.length()};
+    if (extra.weights.shape() != Shape4{}) {
+      add_output("weights", extra.weights, scores,
+                 "weights must be [batch of query, num_heads, length of query, length of key]");
+    }
+    if (extra.log_sum_exp.shape() != Shape4{}) {
+      add_output("log_sum_exp", extra.log_sum_exp,
+                 Shape4{scores.batch, scores.heads, scores.length, 1},
+                 "log_sum_exp must be [batch of query, num_heads, length of query, 1]");
+    }
+    for (const LinearWeights<T>* weights :
+         {&layer_.query, &layer_.key, &layer_.value, &layer_.output}) {
+      require_apart("a weight of the layer", TensorRef(weights->weight));
+      require_apart("a bias of the layer", bias_of(*weights));
+    }
+  }
+  /// Refuses outputs that overlap what a layer around this one reads.
+  void require_apart(const char* name, const TensorRef& other) const {
+    const TensorRef outputs[] = {TensorRef(out_), TensorRef(extra_.weights),
+                                 TensorRef(extra_.log_sum_exp)};
+    const char* const names[] = {"out", "weights", "log_sum_exp"};
+    for (int i = 0; i < 3; ++i) {
+      if (overlaps(outputs[i], other)) {
+        shapes_.raise_shape(std::string(names[i]) + " overlaps " + name + " in memory");
+      }
+    }
+  }
+  /// For the rules of a layer around this one.
+  const CallShapes& shapes() const { return shapes_; }
+
+  /// Checks the mask and the options, and describes the work. The mask outlives the pass.
+  template <class M>
+  void prepare(const M& mask, const AttentionOptions& options) {
+    options_ = options;
+    const AttentionConfig& config = layer_.config;
+    const Shape4 query = inputs_.query.shape(), key = inputs_.key.shape(),
+                 value = inputs_.value.shape();
+    const Shape4 q{query.batch, config.num_heads, query.length, config.head_dim};
+    const Shape4 k{key.batch, config.num_kv_heads, key.length, config.head_dim};
+    const Shape4 v{value.batch, config.num_kv_heads, value.length, config.value_dim};
+    const Shape4 o{query.batch, config.num_heads, query.length, config.value_dim};
+    const TensorRef queries = heads_of(q);
+    const KeyValueSource source(heads_of(k), heads_of(v));
+    call_.emplace(
+        describe_call<A>(shapes_, queries, source, nullptr, heads_of(o), mask, options, extra_));
+    attention_bytes_ = workspace_bytes_of<A>(shapes_, queries, source, options);
+    const InstructionSet set = options.instruction_set;
+    in_.call[0] = linear_call<A>(TensorRef(inputs_.query), layer_.query, rows_of(q), set);
+    in_.call[1] = linear_call<A>(TensorRef(inputs_.key), layer_.key, rows_of(k), set);
+    in_.call[2] = linear_call<A>(TensorRef(inputs_.value), layer_.value, rows_of(v), set);
+    output_.call[0] = linear_call<A>(rows_of(o), layer_.output, TensorRef(out_), set);
+  }
+
+  /// The memory that the pass needs, aligned to a cache line.
+  std::size_t bytes() const {
+    Arena arena;
+    take_activations(arena);
+    return arena.used() + scratch_bytes();
+  }
+  void allocate(const char* query) {
+    memory_.emplace(shapes_, options_.workspace, bytes(), query);
+    Arena arena(memory_->data());
+    const Activations activations = take_activations(arena);
+    scratch_ = arena.take<char>(0);
+    in_.call[0].out.data = call_->q.data = activations.queries;
+    in_.call[1].out.data = call_->source.keys.data = activations.keys;
+    in_.call[2].out.data = call_->source.values.data = activations.values;
+    output_.call[0].x.data = call_->out.data = activations.heads;
+  }
+
+  void project_inputs() const { in_.run(options_.executor, scratch_); }
+  void attend() const {
+    AttentionOptions options = options_;
+    options.workspace = Workspace{scratch_, attention_bytes_};
+    run_attention(shapes_, *call_, options);
+  }
+  /// The outputs of all heads, side by side: [B, 1, Sq, num_heads * value_dim].
+  Tensor4<T> heads() const {
+    const TensorRef& rows = output_.call[0].x;
+    return Tensor4<T>(static_cast<T*>(const_cast<void*>(rows.data)), rows.shape, rows.stride);
+  }
+  void project_output() const { output_.run(options_.executor, scratch_); }
+
+ private:
+  struct Activations {
+    T *queries, *keys, *values, *heads;
+  };
+
+  /// Projected rows as attention reads them, and as the projection writes them. No memory yet.
+  static TensorRef heads_of(const Shape4& shape) {
+    return TensorRef(bshd(static_cast<T*>(nullptr), shape));
+  }
+  static TensorRef rows_of(const Shape4& shape) {
+    return TensorRef(
+        Tensor4<T>(nullptr, Shape4{shape.batch, 1, shape.length, shape.heads * shape.dim}));
+  }
+
+  Activations take_activations(Arena& arena) const {
+    const auto take = [&](const TensorRef& tensor) { return arena.take<T>(tensor.shape.size()); };
+    Activations activations;
+    activations.queries = take(call_->q);
+    activations.keys = take(call_->source.keys);
+    activations.values = take(call_->source.values);
+    activations.heads = take(call_->out);
+    return activations;
+  }
+  /// The stages run one after the other in the same scratch.
+  std::size_t scratch_bytes() const {
+    return (std::max)({in_.bytes(in_.workers(options_.executor)), attention_bytes_,
+                       output_.bytes(output_.workers(options_.executor))});
+  }
+
+  void require_dim(const char* name, const Tensor4<const T>& tensor, const char* dim_name,
+                   Index dim) const {
+    if (tensor.heads() == 1 && tensor.dim() == dim) return;
+    shapes_.raise_shape(std::string(name) + " must be [batch, 1, length, " + dim_name + "] with " +
+                        dim_name + ' ' + std::to_string(dim));
+  }
+  template <class E>
+  void add_output(const char* name, const Tensor4<E>& tensor, const Shape4& shape,
+                  const char* rule) {
+    const TensorRef output(tensor);
+    shapes_.add_output(name, output);
+    shapes_.require(output.shape == shape, rule);
+  }
+
+  CallShapes shapes_;
+  const LayerWeights<T>& layer_;
+  LayerInputs<T> inputs_;
+  Tensor4<T> out_;
+  AttentionOutputs<A> extra_;
+  AttentionOptions options_;
+  std::optional<AttentionCall<A>> call_;
+  std::size_t attention_bytes_ = 0;
+  LinearCalls<A, 3> in_;
+  LinearCalls<A, 1> output_;
+  std::optional<WorkMemory> memory_;
+  void* scratch_ = nullptr;
+};
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+}  // namespace attn
