@@ -3,7 +3,10 @@
 #pragma once
 
 #include "attn/attention.hpp"
+#include "attn/attention_block.hpp"
+#include "attn/attention_config.hpp"
 #include "attn/config.hpp"
+#include "attn/cost.hpp"
 #include "attn/error.hpp"
 #include "attn/executor.hpp"
 #include "attn/heatmap.hpp"
@@ -13,6 +16,7 @@
 #include "attn/linear.hpp"
 #include "attn/mask.hpp"
 #include "attn/merge.hpp"
+#include "attn/multi_head.hpp"
 #include "attn/options.hpp"
 #include "attn/random.hpp"
 #include "attn/tensor.hpp"

@@ -67,6 +67,8 @@ void normalize_row(const X* x, Index x_stride, Index dim, const LayerNormWeights
   }
 }
 
+inline bool is_valid_epsilon(double epsilon) { return is_finite(epsilon) && epsilon >= 0; }
+
 inline namespace ATTN_ERRORS {
 
 template <class X, class T, class O>
@@ -86,7 +88,7 @@ void check_layer_norm(CallShapes& call, const Tensor4<X>& x, const LayerNormWeig
   }
   call.add_output("out", TensorRef(out));
   call.require(x.shape() == out.shape(), "out must have the shape of x");
-  if (!is_finite(weights.epsilon) || weights.epsilon < 0) {
+  if (!is_valid_epsilon(weights.epsilon)) {
     call.raise_option("epsilon must be finite and 0 or more, got " +
                       std::to_string(weights.epsilon));
   }

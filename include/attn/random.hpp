@@ -55,6 +55,17 @@ class RandomPlane {
   /// 32 uniform bits for (row, column).
   std::uint32_t bits(Index row, Index column) const { return bits4(row, column).word[column & 3]; }
 
+  /// Calls f(column, bits) for the columns [begin, end) of a row, from left to right.
+  template <class F>
+  void for_each(Index row, Index begin, Index end, const F& f) const {
+    for (Index column = begin; column < end;) {
+      const Philox four = bits4(row, column);
+      do {
+        f(column, four.word[column & 3]);
+      } while ((++column & 3) != 0 && column < end);
+    }
+  }
+
  private:
   std::uint64_t key_;
 };

@@ -8,18 +8,21 @@ set(level_0 config.hpp)
 set(level_1
   detail/float_bits.hpp detail/simd.hpp detail/text.hpp error.hpp executor.hpp random.hpp tile.hpp)
 set(level_2
-  detail/call_shapes.hpp detail/kernel_table.hpp detail/overlap.hpp detail/parallel.hpp
-  detail/rows.hpp detail/tensor_ref.hpp layer_norm.hpp openmp.hpp options.hpp tensor.hpp)
+  attention_config.hpp detail/call_shapes.hpp detail/kernel_table.hpp detail/overlap.hpp
+  detail/parallel.hpp detail/rows.hpp detail/tensor_ref.hpp layer_norm.hpp openmp.hpp options.hpp
+  tensor.hpp)
 set(level_3
   caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp
-  detail/check.hpp detail/kernels.inl detail/mask_checker.hpp detail/mask_stage.hpp
-  detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp detail/token_cache.hpp
+  detail/check.hpp detail/kernels.inl detail/linear_call.hpp detail/mask_checker.hpp
+  detail/mask_stage.hpp detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp
+  detail/token_cache.hpp
   linear.hpp mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
   online_softmax.hpp)
 set(level_4
   attention.hpp detail/heatmap_scale.hpp detail/inspection_text.hpp
   detail/inspection_warnings.hpp kv_cache.hpp merge.hpp reference.hpp)
-set(level_5 heatmap.hpp inspect.hpp)
+set(level_5
+  attention_block.hpp cost.hpp detail/layer_pass.hpp heatmap.hpp inspect.hpp multi_head.hpp)
 set(level_6 attn.hpp)
 
 # Not part of the umbrella attn.hpp: the oracle of the tests, and what needs -fopenmp.
