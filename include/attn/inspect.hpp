@@ -94,8 +94,10 @@ void walk_scores(const AttentionCall<A>& call, const Scratch<A>& scratch, const 
                scratch.key_rows, scratch.key_copy, *call.widen);
     for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
       const Staircase all{keys, {}, 0};
-      keep(compute_scores(unscaled, scratch, tile, keys, all, begin, begin), result.raw);
-      const ScoreTile<A> scores = compute_scores(call, scratch, tile, keys, all, begin, begin);
+      keep(compute_scores(unscaled, scratch, tile, keys, all, begin, begin, Prefetch{}),
+           result.raw);
+      const ScoreTile<A> scores =
+          compute_scores(call, scratch, tile, keys, all, begin, begin, Prefetch{});
       keep(scores, result.softcapped);
       call.mask.modify(scores);
       keep(scores, result.biased);
