@@ -120,29 +120,29 @@ void attend_block(const AttentionCall<A>& call, const Scratch<A>& scratch, const
 
 /// Copies the states of a split of the keys to where they are merged from.
 template <class A>
-void save_states(const RowTile<A>& tile, const PartialStates<A>& partial, Index first_state) {
+void save_states(const AttentionCall<A>& call, const RowTile<A>& tile,
+                 const PartialStates<A>& partial, Index group, Index split) {
   const OnlineSoftmax<A>& state = tile.state;
   for (Index row = 0; row < tile.rows.count; ++row) {
-    const Index i = first_state + row;
+    const Index i = PartialStates<A>::place(call, group, split, tile.rows.first_row + row);
     partial.max[i] = state.max[row];
     partial.sum[i] = state.sum[row];
-    std::copy_n(state.out + row * state.out_stride, state.out_stride,
-                partial.out + i * partial.out_stride);
+    A* const out = partial.out + i * partial.out_stride;
+    for (Index d = 0; d < state.dim; ++d) out[d] = state.value(row, d);
   }
 }
 
-/// Merges the splits of one group's rows, in key order, and writes their outputs.
+/// Merges the splits of a block of rows, in key order, and writes their outputs.
 template <class A>
 void merge_splits(const AttentionCall<A>& call, const Scratch<A>& scratch,
-                  const PartialStates<A>& partial, const RowBlock& block, Index first_state) {
-  const Index splits = call.num_splits(), rows = block.count;
-  RowTile<A> tile = row_tile(call, scratch, block, 0);
-  tile.state.reset(rows, [](Index) { return negative_infinity<A>(); });
-  for (Index row = 0; row < rows; ++row) {
-    // One row's states lie `rows` apart.
+                  const PartialStates<A>& partial, Index group, const RowBlock& block) {
+  const Index splits = call.num_splits();
+  const RowTile<A> tile = merged_tile(call, scratch, block);
+  for (Index row = 0; row < block.count; ++row) {
+    // One row's states lie apart.
     A *const max = scratch.spare, *const sum = max + splits, *const weights = sum + splits;
     for (Index split = 0; split < splits; ++split) {
-      const Index i = first_state + split * rows + row;
+      const Index i = PartialStates<A>::place(call, group, split, block.first_row + row);
       max[split] = partial.max[i];
       sum[split] = partial.sum[i];
       scratch.value_rows[split] = partial.out + i * partial.out_stride;
@@ -188,17 +188,18 @@ void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
     const Scratch<A> scratch = scratch_of(slot);
     const RowBlock rows = rows_of(group, block);
     attend_block(call, scratch, rows, call.split(split));
-    if (splits == 1) {
-      for_each_row_tile(call, scratch, rows,
-                        [&](const RowTile<A>& tile) { finish_rows(call, scratch, tile); });
-    } else {
-      save_states(row_tile(call, scratch, rows, 0), partial, (group * splits + split) * rows.count);
-    }
+    for_each_row_tile(call, scratch, rows, [&](const RowTile<A>& tile) {
+      if (splits == 1) {
+        finish_rows(call, scratch, tile);
+      } else {
+        save_states(call, tile, partial, group, split);
+      }
+    });
   });
   if (splits == 1) return;
-  for_each_item(options.executor, workers, groups, [&](Index slot, Index group) {
-    const RowBlock rows = rows_of(group, 0);
-    merge_splits(call, scratch_of(slot), partial, rows, group * splits * rows.count);
+  for_each_item(options.executor, workers, groups * blocks, [&](Index slot, Index item) {
+    const Index group = item / blocks;
+    merge_splits(call, scratch_of(slot), partial, group, rows_of(group, item % blocks));
   });
 }
 

@@ -40,6 +40,11 @@ struct OnlineSoftmax {
   Index lines() const { return rows_are_lanes ? dim : rows; }
   Index line_size() const { return rows_are_lanes ? rows : round_up(dim, kernels->lanes); }
 
+  /// Element d of row r's o.
+  A& value(Index r, Index d) const {
+    return rows_are_lanes ? out[d * out_stride + r] : out[r * out_stride + d];
+  }
+
   /// The state of vector v alone, in the row-lane form.
   OnlineSoftmax vector(Index v) const {
     OnlineSoftmax part = *this;

@@ -155,13 +155,14 @@ inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index va
     // Eight tiles share each K/V tile: one at a time loses 11 points of peak at 4096 keys.
     const Index tiles = (std::min)(Index{8}, 96 * 1024 / dims / row_tile);
     plan.row_block = (std::max)(Index{1}, tiles) * row_tile;
-    plan.key_split = all_keys;
   } else {
     plan.row_tile = plan.row_block = rows;
-    // Decode: long keys are split, so that one sequence can use several threads. 4096 keys of dim
-    // 128 are 4 MiB of float K and V, far above the cost of merging two partial results.
-    plan.key_split = (std::min)(all_keys, Index{4096});
   }
+  // Decode: few rows and long keys. The keys are split, so that one sequence can use several
+  // threads. 4096 keys of dim 128 are 4 MiB of float K and V, far above the cost of merging two
+  // partial results. With many rows the rows are work enough, and partial results would be large.
+  const Index split = 4096;
+  plan.key_split = rows <= 64 ? (std::min)(all_keys, split) : all_keys;
   return plan;
 }
 

@@ -53,7 +53,7 @@ struct Scratch {
     const TilePlan& plan = call.plan;
     const Index keys = tile_keys(call), rows = block_rows(call);
     queries = arena.take<A>(rows * query_stride(call));
-    out = arena.take<A>(rows * out_stride(call));
+    out = arena.take<A>(rows * padded_value_dim(call));
     max = arena.take<A>(rows);
     sum = arena.take<A>(rows);
     correction = arena.take<A>(rows);
@@ -71,8 +71,11 @@ struct Scratch {
     return call.plan.rows_are_lanes ? call.key_dim : round_up(call.key_dim, call.kernels->lanes);
   }
   static Index out_stride(const AttentionCall<A>& call) {
-    return call.plan.rows_are_lanes ? call.value_dim
-                                    : round_up(call.value_dim, call.kernels->lanes);
+    return call.plan.rows_are_lanes ? call.value_dim : padded_value_dim(call);
+  }
+  /// A row of values, padded to whole vectors: what partial and merged states hold.
+  static Index padded_value_dim(const AttentionCall<A>& call) {
+    return round_up(call.value_dim, call.kernels->lanes);
   }
   /// Keys of a tile, padded to whole vectors.
   static Index tile_keys(const AttentionCall<A>& call) {
@@ -86,19 +89,24 @@ struct Scratch {
   }
 };
 
-/// The unmerged states of a split key range: [batch, group, split] of rows x (out, max, sum).
+/// The unmerged states of a split key range: [batch, group, split, row] of (out, max, sum).
 template <class A>
 struct PartialStates {
   A *out, *max, *sum;
   Index out_stride;
 
   PartialStates(const AttentionCall<A>& call, Arena& arena)
-      : out_stride(Scratch<A>::out_stride(call)) {
+      : out_stride(Scratch<A>::padded_value_dim(call)) {
     const Index states =
         call.num_splits() == 1 ? 0 : call.batch * call.num_groups * call.num_splits() * call.rows();
     out = arena.take<A>(states * out_stride);
     max = arena.take<A>(states);
     sum = arena.take<A>(states);
+  }
+
+  /// Where the state of a row lies; `group` counts the groups of all batches.
+  static Index place(const AttentionCall<A>& call, Index group, Index split, Index row) {
+    return (group * call.num_splits() + split) * call.rows() + row;
   }
 };
 

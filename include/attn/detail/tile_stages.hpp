@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "attn/config.hpp"
 #include "attn/detail/check.hpp"
@@ -47,6 +48,27 @@ RowTile<A> row_tile(const AttentionCall<A>& call, const Scratch<A>& scratch, con
   state.correction = scratch.correction + first;
   state.out = scratch.out + first * Scratch<A>::out_stride(call);
   state.out_stride = plan.rows_are_lanes ? plan.row_tile : Scratch<A>::out_stride(call);
+  return tile;
+}
+
+/// A whole block as one tile of merged states: [row][dim], whatever form the block was computed in.
+template <class A>
+RowTile<A> merged_tile(const AttentionCall<A>& call, const Scratch<A>& scratch,
+                       const RowBlock& block) {
+  RowTile<A> tile;
+  tile.rows = block;
+  tile.queries = nullptr;
+  tile.query_stride = 0;
+  OnlineSoftmax<A>& state = tile.state;
+  state.kernels = call.kernels;
+  state.rows = block.count;
+  state.dim = call.value_dim;
+  state.max = scratch.max;
+  state.sum = scratch.sum;
+  state.correction = scratch.correction;
+  state.out = scratch.out;
+  state.out_stride = Scratch<A>::padded_value_dim(call);
+  state.reset(block.count, [](Index) { return negative_infinity<A>(); });
   return tile;
 }
 
@@ -242,15 +264,10 @@ void apply_dropout(const AttentionCall<A>& call, const ScoreTile<A>& weights) {
     const RandomPlane plane(RandomPlane::Stream::attention_weights, call.dropout.seed,
                             call.dropout.offset, weights.rows.batch, head);
     for (Index row = begin; row < end; ++row) {
-      for (Index key = keys.begin; key < keys.end;) {
-        // Four neighbouring keys share their random bits.
-        const Index group_end = (std::min)(keys.end, key - (key & 3) + 4);
-        const auto bits = plane.bits4(query + row - begin, key);
-        for (; key < group_end; ++key) {
-          A& weight = weights(row, key);
-          weight = bits.word[key & 3] < call.dropout_threshold ? A(0) : weight * call.dropout_scale;
-        }
-      }
+      plane.for_each(query + row - begin, keys.begin, keys.end, [&](Index key, std::uint32_t bits) {
+        A& weight = weights(row, key);
+        weight = bits < call.dropout_threshold ? A(0) : weight * call.dropout_scale;
+      });
     }
   });
 }
@@ -353,9 +370,7 @@ void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
       for (Index row = 0; row < weights.rows.count; ++row) {
         const A weight = weights(row, key);
         if (bits_of(weight) == 0) continue;
-        A& out = state.rows_are_lanes ? state.out[d * state.out_stride + row]
-                                      : state.out[row * state.out_stride + d];
-        out += weight * value[d];
+        state.value(row, d) += weight * value[d];
       }
     }
   }
