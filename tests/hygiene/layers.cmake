@@ -13,7 +13,9 @@ set(level_2
   tensor.hpp)
 set(level_3
   caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp
-  detail/check.hpp detail/kernels.inl detail/linear_call.hpp detail/mask_checker.hpp
+  detail/check.hpp detail/kernels.inl detail/kernels/dim_lanes.inl detail/kernels/functions.inl
+  detail/kernels/row_lanes.inl detail/kernels/table.inl detail/kernels/vectors.inl
+  detail/linear_call.hpp detail/mask_checker.hpp
   detail/mask_stage.hpp detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp
   detail/token_cache.hpp
   linear.hpp mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp

@@ -1,0 +1,246 @@
+// attn/detail/kernels/row_lanes.inl - tiles with one lane a row: prefill. A part of kernels.inl,
+// which says how it is compiled.
+
+namespace attn {
+namespace detail {
+namespace ATTN_SIMD_NAMESPACE {
+
+template <class A>
+struct Registers {
+#if ATTN_SIMD_X86 == 4
+  static constexpr unsigned kLines = 8, kVectors = 3;  // 24 accumulators of 32 registers
+  static constexpr Index kTileVectors = 3;
+#elif ATTN_SIMD_X86 == 3
+  static constexpr unsigned kLines = 4, kVectors = 3;  // 12 of 16
+  static constexpr Index kTileVectors = 3;
+#else
+  static constexpr unsigned kLines = 3, kVectors = 4;  // 12 of 16
+  static constexpr Index kTileVectors = 4;
+#endif
+};
+
+template <class A, unsigned kKeys, unsigned kVectors>
+ATTN_SIMD_INLINE void score_block(const A* const* keys, Index dim, const A* queries,
+                                  Index query_stride, A scale, A* scores, Index stride) {
+  using Vec = typename Simd<A>::Vec;
+  constexpr Index kLanes = Simd<A>::kLanes;
+  Vec sum[kKeys][kVectors] = {};
+  const A* key[kKeys];
+  ATTN_SIMD_UNROLL
+  for (unsigned j = 0; j < kKeys; ++j) key[j] = keys[j];
+  for (Index d = 0; d < dim; ++d) {
+    Vec query[kVectors];
+    ATTN_SIMD_UNROLL
+    for (unsigned v = 0; v < kVectors; ++v)
+      query[v] = load(queries + d * query_stride + v * kLanes);
+    ATTN_SIMD_UNROLL
+    for (unsigned j = 0; j < kKeys; ++j) {
+      const Vec k = broadcast(key[j][d]);
+      ATTN_SIMD_UNROLL
+      for (unsigned v = 0; v < kVectors; ++v) sum[j][v] = multiply_add(k, query[v], sum[j][v]);
+    }
+  }
+  const Vec factor = broadcast(scale);
+  ATTN_SIMD_UNROLL
+  for (unsigned j = 0; j < kKeys; ++j) {
+    ATTN_SIMD_UNROLL
+    for (unsigned v = 0; v < kVectors; ++v)
+      store(scores + j * stride + v * kLanes, sum[j][v] * factor);
+  }
+}
+
+template <class A, unsigned kVectors>
+ATTN_SIMD_INLINE void score_columns(const A* const* keys, Index num_keys, Index dim,
+                                    const A* queries, Index query_stride, A scale, A* scores,
+                                    Index stride) {
+  constexpr unsigned kKeys = Registers<A>::kLines;
+  Index j = 0;
+  for (; j + kKeys <= num_keys; j += kKeys) {
+    score_block<A, kKeys, kVectors>(keys + j, dim, queries, query_stride, scale,
+                                    scores + j * stride, stride);
+  }
+  for (; j < num_keys; ++j) {
+    score_block<A, 1, kVectors>(keys + j, dim, queries, query_stride, scale, scores + j * stride,
+                                stride);
+  }
+}
+
+/// Calls f<kVectors>(first lane) for groups of vectors that fit the registers.
+#define ATTN_FOR_EACH_COLUMN_GROUP(CALL)                      \
+  constexpr Index kLanes = Simd<A>::kLanes;                   \
+  constexpr unsigned kGroup = Registers<A>::kVectors;         \
+  Index r = 0;                                                \
+  for (; r + kGroup * kLanes <= rows; r += kGroup * kLanes) { \
+    CALL(kGroup);                                             \
+  }                                                           \
+  if (kGroup > 2 && r + 2 * kLanes <= rows) {                 \
+    CALL(2);                                                  \
+    r += 2 * kLanes;                                          \
+  }                                                           \
+  if (r < rows) {                                             \
+    CALL(1);                                                  \
+  }
+
+template <class A>
+void row_scores(const A* const* keys, Index num_keys, Index dim, const A* queries,
+                Index query_stride, Index rows, A scale, A* scores, Index stride) {
+#define ATTN_CALL(N) \
+  score_columns<A, N>(keys, num_keys, dim, queries + r, query_stride, scale, scores + r, stride)
+  ATTN_FOR_EACH_COLUMN_GROUP(ATTN_CALL)
+#undef ATTN_CALL
+}
+
+/// How far a maximum may grow before sums and outputs are rescaled: e^kStale = 2^8.
+template <class A>
+constexpr A kStale = A(5.545177444479562);
+
+/// The first half of a softmax step: given the tile's maximum, moves `max` where it has grown by
+/// more than kStale, and returns the factor for what was summed before (exactly 1 elsewhere).
+/// `shift` is what to subtract from the scores: max, or 0 where no key has been seen.
+template <class A, class Vec = typename Simd<A>::Vec>
+ATTN_SIMD_INLINE Vec advance_max(Vec top, Vec& max, Vec& shift) {
+  using S = Simd<A>;
+  const auto grew = less(max + broadcast(kStale<A>), top);
+  // Lanes that do not move compute 0 - 0, not -infinity - -infinity, which would be invalid.
+  const Vec from = as_float(as_bits(max) & grew);
+  const Vec to = as_float(as_bits(top) & grew);
+  const Vec correction = exp_below<A>(from - to);
+  max = select(grew, top, max);
+  const auto is_empty = equal(as_bits(max), S::kMinusInfinity - typename S::IntVec{});
+  shift = as_float(as_bits(max) & ~is_empty);
+  return correction;
+}
+
+template <class A, unsigned kVectors>
+ATTN_SIMD_INLINE bool softmax_columns(A* scores, Index num_keys, Index stride, A* max, A* sum,
+                                      A* correction) {
+  using Vec = typename Simd<A>::Vec;
+  constexpr Index kLanes = Simd<A>::kLanes;
+  Vec top[kVectors], shift[kVectors], total[kVectors] = {};
+  ATTN_SIMD_UNROLL
+  for (unsigned v = 0; v < kVectors; ++v) top[v] = load(scores + v * kLanes);
+  for (Index j = 1; j < num_keys; ++j) {
+    ATTN_SIMD_UNROLL
+    for (unsigned v = 0; v < kVectors; ++v) {
+      top[v] = maximum(load(scores + j * stride + v * kLanes), top[v]);
+    }
+  }
+  bool any = false;
+  ATTN_SIMD_UNROLL
+  for (unsigned v = 0; v < kVectors; ++v) {
+    Vec highest = load(max + v * kLanes);
+    const Vec factor = advance_max<A>(top[v], highest, shift[v]);
+    store(max + v * kLanes, highest);
+    store(correction + v * kLanes, factor);
+    const auto same = equal(as_bits(factor), as_bits(broadcast(A(1))));
+    for (Index i = 0; i < kLanes; ++i) any |= same[i] == 0;
+  }
+  for (Index j = 0; j < num_keys; ++j) {
+    ATTN_SIMD_UNROLL
+    for (unsigned v = 0; v < kVectors; ++v) {
+      A* const at = scores + j * stride + v * kLanes;
+      const Vec weight = exp_below<A>(load(at) - shift[v]);
+      store(at, weight);
+      total[v] = total[v] + weight;
+    }
+  }
+  ATTN_SIMD_UNROLL
+  for (unsigned v = 0; v < kVectors; ++v) {
+    store(sum + v * kLanes,
+          multiply_add(load(sum + v * kLanes), load(correction + v * kLanes), total[v]));
+  }
+  return any;
+}
+
+template <class A>
+bool row_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
+                 A* correction) {
+  bool any = false;
+#define ATTN_CALL(N) \
+  any = softmax_columns<A, N>(scores + r, num_keys, stride, max + r, sum + r, correction + r) || any
+  ATTN_FOR_EACH_COLUMN_GROUP(ATTN_CALL)
+#undef ATTN_CALL
+  return any;
+}
+
+template <class A, unsigned kDims, unsigned kVectors>
+ATTN_SIMD_INLINE void accumulate_block(const A* const* values, Index num_keys, Index first_dim,
+                                       const A* weights, Index weight_stride, const A* correction,
+                                       A* out, Index out_stride) {
+  using Vec = typename Simd<A>::Vec;
+  constexpr Index kLanes = Simd<A>::kLanes;
+  Vec sum[kDims][kVectors];
+  ATTN_SIMD_UNROLL
+  for (unsigned v = 0; v < kVectors; ++v) {
+    if (correction != nullptr) {
+      const Vec factor = load(correction + v * kLanes);
+      ATTN_SIMD_UNROLL
+      for (unsigned d = 0; d < kDims; ++d) {
+        sum[d][v] = load(out + d * out_stride + v * kLanes) * factor;
+      }
+    } else {
+      ATTN_SIMD_UNROLL
+      for (unsigned d = 0; d < kDims; ++d) sum[d][v] = load(out + d * out_stride + v * kLanes);
+    }
+  }
+  for (Index j = 0; j < num_keys; ++j) {
+    const A* const value = values[j] + first_dim;
+    Vec weight[kVectors];
+    ATTN_SIMD_UNROLL
+    for (unsigned v = 0; v < kVectors; ++v)
+      weight[v] = load(weights + j * weight_stride + v * kLanes);
+    ATTN_SIMD_UNROLL
+    for (unsigned d = 0; d < kDims; ++d) {
+      const Vec x = broadcast(value[d]);
+      ATTN_SIMD_UNROLL
+      for (unsigned v = 0; v < kVectors; ++v) sum[d][v] = multiply_add(x, weight[v], sum[d][v]);
+    }
+  }
+  ATTN_SIMD_UNROLL
+  for (unsigned d = 0; d < kDims; ++d) {
+    ATTN_SIMD_UNROLL
+    for (unsigned v = 0; v < kVectors; ++v) store(out + d * out_stride + v * kLanes, sum[d][v]);
+  }
+}
+
+template <class A, unsigned kVectors>
+ATTN_SIMD_INLINE void accumulate_columns(const A* const* values, Index num_keys, Index dim,
+                                         const A* weights, Index weight_stride, const A* correction,
+                                         A* out, Index out_stride) {
+  constexpr unsigned kDims = Registers<A>::kLines;
+  Index d = 0;
+  for (; d + kDims <= dim; d += kDims) {
+    accumulate_block<A, kDims, kVectors>(values, num_keys, d, weights, weight_stride, correction,
+                                         out + d * out_stride, out_stride);
+  }
+  for (; d < dim; ++d) {
+    accumulate_block<A, 1, kVectors>(values, num_keys, d, weights, weight_stride, correction,
+                                     out + d * out_stride, out_stride);
+  }
+}
+
+template <class A>
+void row_accumulate(const A* const* values, Index num_keys, Index dim, const A* weights,
+                    Index weight_stride, Index rows, const A* correction, A* out,
+                    Index out_stride) {
+#define ATTN_CALL(N)                                                          \
+  accumulate_columns<A, N>(values, num_keys, dim, weights + r, weight_stride, \
+                           correction == nullptr ? nullptr : correction + r, out + r, out_stride)
+  ATTN_FOR_EACH_COLUMN_GROUP(ATTN_CALL)
+#undef ATTN_CALL
+}
+#undef ATTN_FOR_EACH_COLUMN_GROUP
+
+template <class A>
+void row_divide(A* out, Index dim, Index rows, Index stride, const A* divisor) {
+  for (Index d = 0; d < dim; ++d) {
+    for (Index r = 0; r < rows; r += Simd<A>::kLanes) {
+      A* const at = out + d * stride + r;
+      store(at, load(at) / load(divisor + r));
+    }
+  }
+}
+
+}  // namespace ATTN_SIMD_NAMESPACE
+}  // namespace detail
+}  // namespace attn

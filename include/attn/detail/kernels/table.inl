@@ -1,0 +1,162 @@
+// attn/detail/kernels/table.inl - what both forms share, 16-bit storage, and the tables. A part of
+// kernels.inl, which says how it is compiled.
+
+namespace attn {
+namespace detail {
+namespace ATTN_SIMD_NAMESPACE {
+
+template <class A>
+void softcap(A* x, Index lines, Index count, Index stride, A cap) {
+  const auto factor = broadcast(cap);
+  for (Index line = 0; line < lines; ++line) {
+    for (Index i = 0; i < count; i += Simd<A>::kLanes) {
+      A* const at = x + line * stride + i;
+      store(at, tanh_of<A>(load(at) / factor) * factor);
+    }
+  }
+}
+
+// Blocks of 16-byte vectors, in every copy: shuffles across wider vectors cost more than they save.
+typedef float Float4 __attribute__((vector_size(16)));
+typedef float Float4At __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double Double2 __attribute__((vector_size(16)));
+typedef double Double2At __attribute__((vector_size(16), aligned(8), may_alias));
+#if defined(__clang__)
+#define ATTN_SHUFFLE4(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#define ATTN_SHUFFLE2(a, b, i, j) __builtin_shufflevector(a, b, i, j)
+#else
+#define ATTN_SHUFFLE4(a, b, i, j, k, l) __builtin_shuffle(a, b, Int32x4{i, j, k, l})
+#define ATTN_SHUFFLE2(a, b, i, j) __builtin_shuffle(a, b, Int64x2{i, j})
+typedef std::int32_t Int32x4 __attribute__((vector_size(16)));
+typedef std::int64_t Int64x2 __attribute__((vector_size(16)));
+#endif
+
+ATTN_SIMD_INLINE void transpose_block(const float* from, Index from_stride, float* to,
+                                      Index to_stride) {
+  const Float4 a = *reinterpret_cast<const Float4At*>(from);
+  const Float4 b = *reinterpret_cast<const Float4At*>(from + from_stride);
+  const Float4 c = *reinterpret_cast<const Float4At*>(from + 2 * from_stride);
+  const Float4 d = *reinterpret_cast<const Float4At*>(from + 3 * from_stride);
+  const Float4 ab_low = ATTN_SHUFFLE4(a, b, 0, 4, 1, 5), ab_high = ATTN_SHUFFLE4(a, b, 2, 6, 3, 7);
+  const Float4 cd_low = ATTN_SHUFFLE4(c, d, 0, 4, 1, 5), cd_high = ATTN_SHUFFLE4(c, d, 2, 6, 3, 7);
+  *reinterpret_cast<Float4At*>(to) = ATTN_SHUFFLE4(ab_low, cd_low, 0, 1, 4, 5);
+  *reinterpret_cast<Float4At*>(to + to_stride) = ATTN_SHUFFLE4(ab_low, cd_low, 2, 3, 6, 7);
+  *reinterpret_cast<Float4At*>(to + 2 * to_stride) = ATTN_SHUFFLE4(ab_high, cd_high, 0, 1, 4, 5);
+  *reinterpret_cast<Float4At*>(to + 3 * to_stride) = ATTN_SHUFFLE4(ab_high, cd_high, 2, 3, 6, 7);
+}
+ATTN_SIMD_INLINE void transpose_block(const double* from, Index from_stride, double* to,
+                                      Index to_stride) {
+  const Double2 a = *reinterpret_cast<const Double2At*>(from);
+  const Double2 b = *reinterpret_cast<const Double2At*>(from + from_stride);
+  *reinterpret_cast<Double2At*>(to) = ATTN_SHUFFLE2(a, b, 0, 2);
+  *reinterpret_cast<Double2At*>(to + to_stride) = ATTN_SHUFFLE2(a, b, 1, 3);
+}
+#undef ATTN_SHUFFLE4
+#undef ATTN_SHUFFLE2
+
+template <class A>
+void transpose(const A* from, Index from_stride, Index rows, Index columns, A* to,
+               Index to_stride) {
+  constexpr Index kBlock = 16 / sizeof(A);
+  for (Index r = 0; r < rows; r += kBlock) {
+    Index c = 0;
+    if (r + kBlock <= rows) {
+      for (; c + kBlock <= columns; c += kBlock) {
+        transpose_block(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
+      }
+    }
+    for (; c < columns; ++c) {
+      for (Index i = r; i < rows && i < r + kBlock; ++i) {
+        to[c * to_stride + i] = from[i * from_stride + c];
+      }
+    }
+  }
+}
+
+template <class A>
+bool all_finite(const A* x, Index lines, Index count, Index stride) {
+  using S = Simd<A>;
+  const typename S::IntVec exponent = S::kExponentMask - typename S::IntVec{};
+  typename S::IntVec found = {};
+  for (Index line = 0; line < lines; ++line) {
+    for (Index i = 0; i < count; i += S::kLanes) {
+      found |= equal(as_bits(load(x + line * stride + i)) & exponent, exponent);
+    }
+  }
+  for (Index i = 0; i < S::kLanes; ++i) {
+    if (found[i] != 0) return false;
+  }
+  return true;
+}
+
+template <class A>
+const KernelTable<A>& kernel_table() {
+  static constexpr KernelTable<A> table = {
+      Simd<A>::kLanes,   Simd<A>::kLanes * Registers<A>::kTileVectors,
+      row_scores<A>,     row_softmax<A>,
+      row_accumulate<A>, row_divide<A>,
+      dim_scores<A>,     dim_softmax<A>,
+      dim_accumulate<A>, softcap<A>,
+      transpose<A>,      all_finite<A>};
+  return table;
+}
+
+typedef std::uint16_t Uint16Half __attribute__((vector_size(ATTN_SIMD_BYTES / 2)));
+
+/// kLanes 16-bit elements, each in the lower half of a 32-bit lane.
+ATTN_SIMD_INLINE Int32Vec load_16_bits(const std::uint16_t* from) {
+  Uint16Half packed;
+  __builtin_memcpy(&packed, from, sizeof packed);
+  return __builtin_convertvector(packed, Int32Vec);
+}
+
+ATTN_SIMD_INLINE FloatVec widen_half_lanes(const std::uint16_t* from) {
+#if ATTN_SIMD_X86 == 4
+  return _mm512_maskz_cvtph_ps(kAll16, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif ATTN_SIMD_X86 == 3
+  typedef short Int16Vec8 __attribute__((vector_size(16)));
+  Int16Vec8 packed;
+  __builtin_memcpy(&packed, from, 16);
+  return __builtin_ia32_vcvtph2ps256(packed);
+#else
+  // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
+  // subnormal numbers into normal ones; infinities and NaNs get float's exponent.
+  const Int32Vec bits = load_16_bits(from);
+  const Int32Vec magnitude = bits & 0x7FFF;
+  const Int32Vec is_special = reinterpret_cast<Int32Vec>(magnitude >= 0x7C00);
+  const Int32Vec scaled = as_bits(as_float(magnitude << 13) * broadcast(0x1p112f));
+  return as_float(scaled | (is_special & 0x7F800000) | ((bits & 0x8000) << 16));
+#endif
+}
+
+inline void widen_half(const std::uint16_t* from, float* to, Index count) {
+  constexpr Index kLanes = Simd<float>::kLanes;
+  Index i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, widen_half_lanes(from + i));
+  if (i < count) {
+    std::uint16_t rest[kLanes] = {};
+    for (Index k = 0; i + k < count; ++k) rest[k] = from[i + k];
+    store_first(to + i, widen_half_lanes(rest), count - i);
+  }
+}
+
+inline void widen_bfloat16(const std::uint16_t* from, float* to, Index count) {
+  constexpr Index kLanes = Simd<float>::kLanes;
+  Index i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    store(to + i, as_float(load_16_bits(from + i) << 16));
+  }
+  for (; i < count; ++i) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(from[i]) << 16;
+    __builtin_memcpy(to + i, &bits, 4);
+  }
+}
+
+inline const WidenTable& widen_table() {
+  static constexpr WidenTable table = {widen_half, widen_bfloat16};
+  return table;
+}
+
+}  // namespace ATTN_SIMD_NAMESPACE
+}  // namespace detail
+}  // namespace attn
