@@ -125,9 +125,10 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   }
 
   // Decided by lengths alone: a ring that has grown takes no more back than one that has not.
+  Index first_kept(Index b) const { return (std::max)(first_held(b), Base::length(b) - kept_); }
   ATTN_ALWAYS_INLINE void check_cut(const PerBatch& length) const {
     for (Index b = 0; b < Base::batch(); ++b) {
-      const Index oldest = (std::max)(first_held(b), Base::length(b) - kept_);
+      const Index oldest = first_kept(b);
       if (length[b] > 0 && (std::max)(Index{0}, length[b] - window_) < oldest) {
         detail::raise_shape_error(
             std::string(kFunctions.truncate) + ": sequence " + std::to_string(b) + " of " +
@@ -139,7 +140,8 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
     }
   }
   void cut(Index b, Index length) {
-    if (length == 0) first_held_[static_cast<std::size_t>(b)] = 0;
+    if (length == Base::length(b)) return;
+    first_held_[static_cast<std::size_t>(b)] = length == 0 ? 0 : first_kept(b);
   }
 
   Index window_ = 1;
