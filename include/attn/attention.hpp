@@ -94,10 +94,9 @@ template <class A>
 void attend_block(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
                   KeyRange split) {
   const KeyRange keys = call.key_range(block) & split;
-  const bool has_sinks = split.begin == 0;
   const auto reset = [&](RowTile<A> tile) {
-    tile.state.reset(tile.rows.count, [&](Index row) {
-      return has_sinks ? call.sink(tile.rows.head(row)) : negative_infinity<A>();
+    tile.state.reset(tile.rows.count, [&](Index row) {  // split keys get the sink when they merge
+      return call.is_split() ? negative_infinity<A>() : call.sink(tile.rows.head(row));
     });
   };
   for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
@@ -132,22 +131,24 @@ void save_states(const AttentionCall<A>& call, const RowTile<A>& tile,
   }
 }
 
-/// Merges the splits of a block of rows, in key order, and writes their outputs.
+/// Merges the sink and the splits of a block of rows, in key order, and writes their outputs.
 template <class A>
 void merge_splits(const AttentionCall<A>& call, const Scratch<A>& scratch,
                   const PartialStates<A>& partial, Index group, const RowBlock& block) {
-  const Index splits = call.num_splits();
+  const Index states = call.num_splits() + 1;
   const RowTile<A> tile = merged_tile(call, scratch, block);
+  A *const max = scratch.spare, *const sum = max + states, *const weights = sum + states;
   for (Index row = 0; row < block.count; ++row) {
-    // One row's states lie apart.
-    A *const max = scratch.spare, *const sum = max + splits, *const weights = sum + splits;
-    for (Index split = 0; split < splits; ++split) {
+    max[0] = call.sink(block.head(row));
+    sum[0] = is_negative_infinity(max[0]) ? A(0) : A(1);
+    scratch.value_rows[0] = nullptr;  // a sink has no value
+    for (Index split = 0; split + 1 < states; ++split) {
       const Index i = PartialStates<A>::place(call, group, split, block.first_row + row);
-      max[split] = partial.max[i];
-      sum[split] = partial.sum[i];
-      scratch.value_rows[split] = partial.out + i * partial.out_stride;
+      max[split + 1] = partial.max[i];
+      sum[split + 1] = partial.sum[i];
+      scratch.value_rows[split + 1] = partial.out + i * partial.out_stride;
     }
-    merge_states(*call.kernels, splits, max, sum, scratch.value_rows, weights, call.value_dim,
+    merge_states(*call.kernels, states, max, sum, scratch.value_rows, weights, call.value_dim,
                  tile.state.max[row], tile.state.sum[row],
                  tile.state.out + row * tile.state.out_stride);
   }
@@ -189,14 +190,14 @@ void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
     const RowBlock rows = rows_of(group, block);
     attend_block(call, scratch, rows, call.split(split));
     for_each_row_tile(call, scratch, rows, [&](const RowTile<A>& tile) {
-      if (splits == 1) {
-        finish_rows(call, scratch, tile);
-      } else {
+      if (call.is_split()) {
         save_states(call, tile, partial, group, split);
+      } else {
+        finish_rows(call, scratch, tile);
       }
     });
   });
-  if (splits == 1) return;
+  if (!call.is_split()) return;
   for_each_item(options.executor, workers, groups * blocks, [&](Index slot, Index item) {
     const Index group = item / blocks;
     merge_splits(call, scratch_of(slot), partial, group, rows_of(group, item % blocks));

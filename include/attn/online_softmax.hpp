@@ -114,8 +114,8 @@ struct OnlineSoftmax {
 };
 
 /// Merges the states of `count` disjoint key sets for one row, in their order: state i has max[i],
-/// sum[i] and the unnormalised output parts[i]. `weights` is scratch for `count` numbers. Writes
-/// the merged state; `out` must be zero.
+/// sum[i] and the unnormalised output parts[i] (null for none). `weights` is scratch for `count`
+/// numbers. Writes the merged state; `out` must be zero.
 template <class A>
 void merge_states(const KernelTable<A>& kernels, Index count, const A* max, const A* sum,
                   const A** parts, A* weights, Index dim, A& merged_max, A& merged_sum, A* out) {
@@ -129,7 +129,8 @@ void merge_states(const KernelTable<A>& kernels, Index count, const A* max, cons
     if (is_negative_infinity(max[i]) && bits_of(sum[i]) == 0) continue;  // saw no key
     const A weight = is_negative_infinity(max[i]) ? A(1) : std::exp(max[i] - merged_max);
     merged_sum = std::fma(sum[i], weight, merged_sum);
-    if (bits_of(weight) == 0) continue;  // 0 times an infinite part would be NaN
+    // A sink has no values; 0 times an infinite part would be NaN.
+    if (parts[i] == nullptr || bits_of(weight) == 0) continue;
     weights[live] = weight;
     parts[live++] = parts[i];
   }

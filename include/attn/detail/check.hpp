@@ -82,6 +82,8 @@ struct AttentionCall {
   Index num_splits() const {
     return (std::max)(Index{1}, ceil_div(key_length, plan.key_split) - first_split);
   }
+  /// Whether partial results are merged: a rule of Sk alone, even where one split is left.
+  bool is_split() const { return key_length > plan.key_split; }
   /// The keys of a split; the first contains all that come before.
   KeyRange split(Index i) const {
     const Index begin = (first_split + i) * plan.key_split;

@@ -10,8 +10,19 @@
 // and rounding is a conversion (never the addition of a magic number), so that -ffp-contract and
 // -ffast-math change no bit of what is computed here.
 
-#include "attn/detail/kernels/dim_lanes.inl"
+// clang-format off
+// In this order: each part uses the ones before it.
+#include "attn/detail/kernels/vectors.inl"
 #include "attn/detail/kernels/functions.inl"
 #include "attn/detail/kernels/row_lanes.inl"
-#include "attn/detail/kernels/table.inl"
+// clang-format off: each part uses those before it.
 #include "attn/detail/kernels/vectors.inl"
+#include "attn/detail/kernels/functions.inl"
+#include "attn/detail/kernels/row_lanes.inl"
+// clang-format off: each part needs the ones above it.
+#include "attn/detail/kernels/vectors.inl"
+#include "attn/detail/kernels/functions.inl"
+#include "attn/detail/kernels/row_lanes.inl"
+#include "attn/detail/kernels/dim_lanes.inl"
+#include "attn/detail/kernels/table.inl"
+// clang-format on

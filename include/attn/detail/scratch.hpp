@@ -57,12 +57,12 @@ struct Scratch {
     max = arena.take<A>(rows);
     sum = arena.take<A>(rows);
     correction = arena.take<A>(rows);
-    spare = arena.take<A>((std::max)(rows, 3 * call.num_splits()));
+    spare = arena.take<A>((std::max)(rows, 3 * (call.num_splits() + 1)));
     scores = arena.take<A>(keys * (plan.rows_are_lanes ? plan.row_tile : rows));
     key_copy = arena.take<A>(call.copies_keys() ? keys * call.key_dim : 0);
     value_copy = arena.take<A>(keys * call.value_dim);
     key_rows = arena.take<const A*>(keys);
-    value_rows = arena.take<const A*>((std::max)(keys, call.num_splits()));
+    value_rows = arena.take<const A*>((std::max)(keys, call.num_splits() + 1));
   }
 
   /// Elements a row of queries / outputs takes. In the row-lane form tiles lie behind each other as
@@ -98,7 +98,7 @@ struct PartialStates {
   PartialStates(const AttentionCall<A>& call, Arena& arena)
       : out_stride(Scratch<A>::padded_value_dim(call)) {
     const Index states =
-        call.num_splits() == 1 ? 0 : call.batch * call.num_groups * call.num_splits() * call.rows();
+        !call.is_split() ? 0 : call.batch * call.num_groups * call.num_splits() * call.rows();
     out = arena.take<A>(states * out_stride);
     max = arena.take<A>(states);
     sum = arena.take<A>(states);
