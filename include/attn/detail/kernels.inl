@@ -12,14 +12,7 @@
 
 // clang-format off
 // In this order: each part uses the ones before it.
-#include "attn/detail/kernels/vectors.inl"
-#include "attn/detail/kernels/functions.inl"
-#include "attn/detail/kernels/row_lanes.inl"
 // clang-format off: each part uses those before it.
-#include "attn/detail/kernels/vectors.inl"
-#include "attn/detail/kernels/functions.inl"
-#include "attn/detail/kernels/row_lanes.inl"
-// clang-format off: each part needs the ones above it.
 #include "attn/detail/kernels/vectors.inl"
 #include "attn/detail/kernels/functions.inl"
 #include "attn/detail/kernels/row_lanes.inl"
