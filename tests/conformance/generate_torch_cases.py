@@ -26,7 +26,7 @@ ALL = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 # All different where the operator allows it, so that swapped axes cannot cancel.
 SHAPES = {
     "cross": (2, 3, 3, 5, 7, 8, 6),
-    "gqa": (2, 6, 2, 3, 9, 5, 7),
+    "gqa": (2, 8, 2, 3, 9, 5, 7),
     "mqa_decode": (1, 4, 1, 1, 17, 16, 3),
     "self": (1, 2, 2, 33, 33, 8, 8),
     "long": (1, 2, 1, 4, 130, 4, 5),
