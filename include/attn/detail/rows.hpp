@@ -40,6 +40,18 @@ T round_to(A value) {
   }
 }
 
+/// Any element as a T, rounded once.
+template <class T, class From>
+T convert_element(From value) {
+  if constexpr (std::is_same_v<T, From>) {
+    return value;
+  } else if constexpr (sizeof(From) == 2) {
+    return round_to<T>(static_cast<float>(value));
+  } else {
+    return round_to<T>(value);
+  }
+}
+
 /// out[i] = in[i * stride], in the accumulation type.
 template <class A, class T>
 void load_elements(const T* in, Index stride, Index count, A* out, const WidenTable& widen) {

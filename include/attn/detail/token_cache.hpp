@@ -18,18 +18,6 @@
 namespace attn {
 namespace detail {
 
-/// `value` as a T, rounded once.
-template <class T, class From>
-T convert_element(From value) {
-  if constexpr (std::is_same_v<T, From>) {
-    return value;
-  } else if constexpr (sizeof(From) == 2) {
-    return round_to<T>(static_cast<float>(value));
-  } else {
-    return round_to<T>(value);
-  }
-}
-
 /// Stores the last `count` tokens of one batch as the tokens position .. position + count - 1 of
 /// sequence b.
 template <class T, class From>
