@@ -270,7 +270,9 @@ AttentionInspection<
 inspect_attention(const Q& q, const K& k, const V& v, Index batch, Index head, const M& mask = M(),
                   const AttentionOptions& options = {}) {
   detail::require_inputs<Q, K, V>();
-  static_assert(is_mask_v<M>, "attn: argument 6 must be a mask of attn/mask.hpp");
+  static_assert(is_mask_v<M>,
+                "attn: argument 6 must be a mask of attn/mask.hpp; wrap a lambda in keep_if, "
+                "drop_if or modify_score, and a tensor in keep_where, drop_where or add_bias");
   using A = AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>>;
   using detail::ArgumentOf;
   using detail::TensorRef;
