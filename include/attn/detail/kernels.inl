@@ -10,7 +10,8 @@
 // and rounding is a conversion (never the addition of a magic number), so that -ffp-contract and
 // -ffast-math change no bit of what is computed here.
 
-// clang-format off: each part uses those before it.
+// In this order: each part uses the ones before it.
+// clang-format off
 #include "attn/detail/kernels/vectors.inl"
 #include "attn/detail/kernels/functions.inl"
 #include "attn/detail/kernels/row_lanes.inl"
