@@ -7,6 +7,7 @@
 
 #include "attn/attn.hpp"
 #include "cases/probes.hpp"
+#include "support/oracle.hpp"
 
 namespace attn {
 namespace test {
@@ -43,10 +44,7 @@ class MaskBroadcast : public ::testing::TestWithParam<Shape4> {};
 // keras-team/keras#21483: a mask with axes of size 1 is not broadcast, or along the wrong axis.
 TEST_P(MaskBroadcast, D12IsTheExpandedMaskBitForBit) {
   const Shape4 full{2, 3, 4, 5}, shape = GetParam();
-  TestTensor<float> q({2, 3, 4, 7}), k({2, 3, 5, 7}), v({2, 3, 5, 6});
-  q.fill_uniform(1, 3);
-  k.fill_uniform(2);
-  v.fill_uniform(3);
+  const Inputs<float> in({2, 3, 3, 3, 4, 5, 7, 6});
   const auto in_shape = [&](Index extent, Index i) { return extent == 1 ? 0 : i; };
 
   TestTensor<bool> keep(shape), keep_all(full);
@@ -60,7 +58,8 @@ TEST_P(MaskBroadcast, D12IsTheExpandedMaskBitForBit) {
     bias_all(b, h, i, j) = bias(at[0], at[1], at[2], at[3]);
   });
   const auto attend = [&](const AnyMask& mask) {
-    return scaled_dot_product_attention(q.view(), k.view(), v.view(), mask, {}, Want::weights);
+    return scaled_dot_product_attention(in.q.view(), in.k.view(), in.v.view(), mask, {},
+                                        Want::weights);
   };
   const auto expect_same = [&](const AnyMask& small, const AnyMask& large) {
     const auto a = attend(small), b = attend(large);
@@ -69,6 +68,14 @@ TEST_P(MaskBroadcast, D12IsTheExpandedMaskBitForBit) {
   };
   expect_same(keep_where(keep.view()), keep_where(keep_all.view()));
   expect_same(add_bias(bias.view()), add_bias(bias_all.view()));
+
+  // And the expanded mask is read as it lies.
+  expect_attention<float>(in, AnyMask(keep_where(keep_all.view()) & add_bias(bias_all.view())),
+                          keeps([&](Index b, Index h, Index i, Index j) {
+                            return keep_all(b, h, i, j);
+                          }) & changes([&](auto score, Index b, Index h, Index i, Index j) {
+                            return score + static_cast<decltype(score)>(bias_all(b, h, i, j));
+                          }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MaskBroadcast,
