@@ -19,4 +19,5 @@
 #include "attn/multi_head.hpp"
 #include "attn/options.hpp"
 #include "attn/random.hpp"
+#include "attn/rotary.hpp"
 #include "attn/tensor.hpp"

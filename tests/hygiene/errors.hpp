@@ -77,10 +77,58 @@ const Failure kFailures[] = {
        attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
                                           floats({1, 2, 5, 6}), floats({1, 2, 3, 6}), mask);
      }},
+    {"attention over a cache",
+     [] {
+       const attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), cache, floats({1, 2, 3, 3}));
+     }},
     {"attention_workspace_bytes",
      [] {
        attn::attention_workspace_bytes(floats({1, 2, 3, 4}), floats({1, 3, 5, 4}),
                                        floats({1, 2, 5, 6}));
+     }},
+    {"KeyValueCache",
+     [] {
+       attn::KeyValueCache<float> cache(floats({1, 2, 4, 3}), floats({1, 2, 5, 3}));
+     }},
+    {"KeyValueCache::append",
+     [] {
+       attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       cache.append(floats({1, 2, 5, 3}), floats({1, 2, 5, 3}));
+     }},
+    {"KeyValueCache::truncate",
+     [] {
+       attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       cache.truncate(1);
+     }},
+    {"RollingKeyValueCache", [] { attn::RollingKeyValueCache<float> cache(1, 2, 0, 3); }},
+    {"RollingKeyValueCache::truncate",
+     [] {
+       attn::RollingKeyValueCache<float> cache(1, 2, 1, 3);
+       cache.append(floats({1, 2, 3, 3}), floats({1, 2, 3, 3}));
+       cache.truncate(2);
+     }},
+    {"PagedKeyValueCache", [] { attn::PagedKeyValueCache<float> cache(4, 0, 1, 2, 3); }},
+    {"PagedKeyValueCache::append_to",
+     [] {
+       attn::PagedKeyValueCache<float> cache(1, 4, 1, 2, 3);
+       cache.append_to(0, floats({1, 2, 5, 3}), floats({1, 2, 5, 3}));
+     }},
+    {"PagedKeyValueCache::share_prefix",
+     [] {
+       attn::PagedKeyValueCache<float> cache(1, 4, 2, 2, 3);
+       cache.share_prefix(0, 1, 1);
+     }},
+    {"RotaryEmbedding", [] { attn::RotaryEmbedding rotary(3, attn::RotaryPairing::half_split); }},
+    {"RotaryEmbedding::from_tables",
+     [] {
+       attn::RotaryEmbedding::from_tables(2, attn::RotaryPairing::half_split, floats({1, 1, 4, 2}),
+                                          floats({1, 1, 4, 2}));
+     }},
+    {"RotaryEmbedding::apply",
+     [] {
+       const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);
+       rotary.apply(floats({1, 1, 4, 2}), 0);
      }},
     {"heatmap_svg",
      [] {

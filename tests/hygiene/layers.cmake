@@ -10,16 +10,16 @@ set(level_1
 set(level_2
   attention_config.hpp detail/call_shapes.hpp detail/kernel_table.hpp detail/overlap.hpp
   detail/parallel.hpp detail/rows.hpp detail/tensor_ref.hpp layer_norm.hpp openmp.hpp options.hpp
-  tensor.hpp)
+  rotary_scaling.hpp tensor.hpp)
 set(level_3
   caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp
   detail/check.hpp detail/kernels.inl detail/kernels/dim_lanes.inl detail/kernels/functions.inl
   detail/kernels/row_lanes.inl detail/kernels/table.inl detail/kernels/vectors.inl
   detail/linear_call.hpp detail/mask_checker.hpp
   detail/mask_stage.hpp detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp
-  detail/token_cache.hpp
+  detail/rotary_rows.hpp detail/token_cache.hpp
   linear.hpp mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
-  online_softmax.hpp)
+  online_softmax.hpp rotary.hpp)
 set(level_4
   attention.hpp detail/heatmap_scale.hpp detail/inspection_text.hpp
   detail/inspection_warnings.hpp kv_cache.hpp merge.hpp reference.hpp)
