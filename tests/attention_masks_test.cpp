@@ -117,15 +117,16 @@ TEST(StaticMasks, HaveTheBitsOfAnyMask) {
 }
 
 TEST(EachMask, HoldsWithSplitKeys) {
-  const Sizes sizes{2, 2, 1, 1, 2, 8200, 3, 2};
-  const Index offset = sizes.key_length - sizes.query_length;
-  const MaskData<float> data(sizes, offset);
-  const Inputs<float> in(sizes, 64);
-  for (const Kind& kind : test::kinds_of(data, sizes, offset)) {
-    SCOPED_TRACE(kind.name);
-    AttentionOptions options;
-    if (!kind.is_top_left) options.query_offset = offset;
-    expect_attention<float>(in, kind.mask, kind.formula, options);
+  for (const Sizes& sizes : {Sizes{2, 2, 1, 1, 2, 8200, 3, 2}, Sizes{1, 2, 1, 1, 9, 4200, 3, 2}}) {
+    const Index offset = sizes.key_length - sizes.query_length;
+    const MaskData<float> data(sizes, offset);
+    const Inputs<float> in(sizes, 64);
+    for (const Kind& kind : test::kinds_of(data, sizes, offset)) {
+      SCOPED_TRACE(kind.name);
+      AttentionOptions options;
+      if (!kind.is_top_left) options.query_offset = offset;
+      expect_attention<float>(in, kind.mask, kind.formula, options);
+    }
   }
 }
 

@@ -170,7 +170,8 @@ TEST(AbsentKeys, AreNotSeenUnderSoftcapAndSinks) {
   check_hidden_poison<float>({1, 2, 1, 2, 13, 15, 4, 3}, 2, options);
 }
 TEST(AbsentKeys, AreNotSeenInSplitKeys) {
-  check_hidden_poison<float>({1, 2, 1, 1, 2, 4300, 2, 2}, 4298);
+  check_hidden_poison<float>({1, 2, 1, 1, 2, 4200, 2, 2}, 4198);
+  check_hidden_poison<float>({1, 2, 1, 1, 9, 4200, 2, 2}, 4191);
 }
 
 // A bias is not read where another mask drops the key, on either side of it.

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -79,6 +81,7 @@ TEST(Attention, ShapesBeyondOneBlock) {
       {1, 1, 1, 1, 17, 70, 3, 2100},    //
       {1, 1, 1, 1, 1, 4097, 3, 2},      // decode: two splits
       {2, 4, 2, 1, 3, 8200, 2, 3},      // three splits
+      {1, 4, 1, 1, 10, 4200, 3, 2},     // two splits of rows that are lanes
   };
   for (const Sizes& sizes : shapes) {
     SCOPED_TRACE(sizes);
@@ -93,6 +96,29 @@ TEST(Attention, ManySplitsOfShortHeads) {
     const Sizes sizes{1, 2, 1, 1, 1, 30 * 4096 + 5, key_dim, 1};
     SCOPED_TRACE(sizes);
     expect_attention<float>(Inputs<float>(sizes, 16), no_mask(), Formula{});
+  }
+}
+
+// Split keys and more than one block of rows. With q = 0 out is the mean of v.
+TEST(Attention, SplitsAndBlocksTogether) {
+  const Sizes sizes{1, 1, 1, 1, 61, 9000, 1, 1100};
+  for (const InstructionSet set : test::instruction_sets()) {
+    AttentionOptions options;
+    options.instruction_set = set;
+    const Tensor4Buffer<float> q(sizes.q()), k(sizes.k());
+    Tensor4Buffer<float> v(sizes.v()), out(sizes.out()), log_sum_exp(sizes.rows());
+    for (Index j = 0; j < sizes.key_length; ++j) {
+      std::fill_n(&v(0, 0, j, 0), sizes.value_dim, static_cast<float>(j % 16));
+    }
+    scaled_dot_product_attention(q, k, v, out, no_mask(), options, {{}, log_sum_exp.view()});
+    // 562 times 0 .. 15 and once 0 .. 7: sums below 2^24 are exact in float.
+    const float mean = (562 * 120 + 28) / 9000.0f;
+    for (const float x : Span<const float>(out.data(), out.size())) {
+      ASSERT_NEAR(x, mean, 2 * mean * std::numeric_limits<float>::epsilon());
+    }
+    for (const float x : Span<const float>(log_sum_exp.data(), log_sum_exp.size())) {
+      ASSERT_NEAR(x, std::log(9000.0), 1e-6);
+    }
   }
 }
 
@@ -368,17 +394,20 @@ TEST(Options, SinksJoinTheDenominator) {
 }
 
 TEST(Options, SinksAndSplitKeys) {
-  const Sizes sizes{1, 2, 1, 1, 2, 9000, 3, 2};
   const std::vector<double> sinks = {8, -1};
   AttentionOptions options;
   options.sinks = sinks;
-  expect_attention<float>(Inputs<float>(sizes, 46), no_mask(), Formula{}, options);
-  // The sink counts once, also where the first split has no key.
-  expect_attention<float>(Inputs<float>(sizes, 46), sliding_window(100, 0),
-                          test::keeps([](Index, Index, Index i, Index j) {
-                            return j >= i + 8998 - 100 && j <= i + 8998;
-                          }),
-                          options);
+  for (const Index queries : {2, 12}) {
+    const Sizes sizes{1, 2, 1, 1, queries, 8300, 3, 2};
+    const Index offset = sizes.key_length - queries;
+    expect_attention<float>(Inputs<float>(sizes, 46), no_mask(), Formula{}, options);
+    // The sink counts once, also where the first split has no key.
+    expect_attention<float>(Inputs<float>(sizes, 46), sliding_window(100, 0),
+                            test::keeps([offset](Index, Index, Index i, Index j) {
+                              return j >= i + offset - 100 && j <= i + offset;
+                            }),
+                            options);
+  }
 }
 
 TEST(Options, DropoutHasTheReferencesBits) {

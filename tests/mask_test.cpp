@@ -47,8 +47,8 @@ struct TileMemory {
 };
 
 /// One tile: cover must be true to the formula, and modify and apply must do what it says.
-template <class A, class M>
-void check_tile(const M& mask, const Formula& formula, const RowBlock& rows, KeyRange keys,
+template <class A>
+void check_tile(const AnyMask& mask, const Formula& formula, const RowBlock& rows, KeyRange keys,
                 bool is_exact) {
   Index allowed = 0;
   const Index entries = rows.count * keys.size();
@@ -99,8 +99,8 @@ void check_tile(const M& mask, const Formula& formula, const RowBlock& rows, Key
 
 /// Holds a mask's answers to a formula, for every block of rows and every range of keys.
 /// `is_exact`: key_range and cover give the tightest answers within one head.
-template <class A = float, class M>
-void check_mask(const M& mask, const Formula& formula, const Shapes& s, bool is_exact) {
+template <class A = float>
+void check_mask(const AnyMask& mask, const Formula& formula, const Shapes& s, bool is_exact) {
   for (Index b = 0; b < s.batch; ++b) {
     for (Index first_head = 0; first_head < s.heads; ++first_head) {
       for (Index group = 1; first_head + group <= s.heads; ++group) {
@@ -130,8 +130,8 @@ void check_mask(const M& mask, const Formula& formula, const Shapes& s, bool is_
             if (is_exact && rows.head(0) == rows.head(count - 1)) {
               EXPECT_EQ(range.size(), highest < 0 ? 0 : highest + 1 - lowest);
             }
-            // Every third block gets every range of keys: the rows of all are the same code.
-            if ((begin + count) % 3 != 0) continue;
+            // Every fifth block gets every range of keys: the rows of all are the same code.
+            if ((begin + 2 * count) % 5 != 0) continue;
             for (Index key_begin = 0; key_begin < s.keys; ++key_begin) {
               for (Index key_end = key_begin + 1; key_end <= s.keys; ++key_end) {
                 check_tile<A>(mask, formula, rows, {key_begin, key_end}, is_exact);
