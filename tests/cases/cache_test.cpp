@@ -167,7 +167,7 @@ TEST(Cache, D53NothingFitsBehindTheCapacity) {
 
 // google/gemma.cpp#608: rows of 72 elements lie 80 apart, and a prefill in chunks goes wrong.
 TEST(Cache, D54PrefillInChunksOverPaddedRows) {
-  constexpr Index kTokens = 300, kChunk = 64, kCapacity = 400;
+  constexpr Index kTokens = 150, kChunk = 32, kCapacity = 200;
   const Sizes all{1, 4, 4, 4, kTokens + 4, kTokens + 4, 72, 72};
   const Inputs<float> in(all);
   const Stride4 padded{4 * 80 * kCapacity, 80 * kCapacity, 80, 1};

@@ -1,6 +1,7 @@
-// tests/conformance/onnx_adapter.hpp - ONNX's Attention (opsets 23 to 25) in terms of attn.
+// tests/conformance/onnx_adapter.hpp - ONNX's Attention (opsets 23 to 25) and RotaryEmbedding in
+// terms of attn.
 //
-// The rule that is followed, from the operator's text and reference in onnx 1.23.2:
+// The rule that is followed for Attention, from the operator's text and reference in onnx 1.23.2:
 //
 //   positions   Query i stands at i + offset. offset is the length of past_key; without a past but
 //               with nonpad_kv_seqlen it is nonpad_kv_seqlen[b] - Sq; otherwise 0. It serves
@@ -16,6 +17,9 @@
 //   empty row   Zeros in the output and in the weights, as in attn.
 //
 // softmax_precision is not followed: attn accumulates in float or double and rounds once.
+//
+// RotaryEmbedding is given its cosines and sines: [positions, rotary_dim / 2] with position_ids, or
+// else a row for each token of each batch.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +28,7 @@
 
 #include "attn/attn.hpp"
 #include "attn/inspect.hpp"
+#include "attn/rotary.hpp"
 #include "conformance/case_file.hpp"
 
 namespace attn {
@@ -150,6 +155,34 @@ OnnxResult<T> onnx_attention(const OnnxAttention<T>& call) {
     });
   });
   return result;
+}
+
+/// The inputs and attributes of RotaryEmbedding; x is turned in place.
+template <class T>
+struct OnnxRotary {
+  Tensor4<T> x;
+  Tensor4<const T> cos_cache, sin_cache;  // [1, 1, positions, pairs], or else [B, 1, S, pairs]
+  bool is_interleaved = false;
+  std::vector<std::int64_t> position_ids;  // [B, S], or none
+};
+
+template <class T>
+void onnx_rotary_embedding(const OnnxRotary<T>& call) {
+  const auto embedding = [&](const Tensor4<const T>& cosines, const Tensor4<const T>& sines) {
+    return RotaryEmbedding::from_tables(
+        call.x.dim(), call.is_interleaved ? RotaryPairing::interleaved : RotaryPairing::half_split,
+        cosines, sines);
+  };
+  const Index batch = call.x.batch(), length = call.x.length();
+  if (!call.position_ids.empty()) {
+    embedding(call.cos_cache, call.sin_cache)
+        .apply(call.x, bsd<const std::int64_t>(call.position_ids.data(), batch, length, 1));
+    return;
+  }
+  for (Index b = 0; b < batch; ++b) {
+    embedding(call.cos_cache.slice_batch(b, 1), call.sin_cache.slice_batch(b, 1))
+        .apply(call.x.slice_batch(b, 1), 0);
+  }
 }
 
 }  // namespace test

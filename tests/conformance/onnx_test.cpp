@@ -35,15 +35,6 @@ const std::map<std::string, std::string>& cases_left_out() {
     std::map<std::string, std::string> result;
     result["test_flexattention_prob_mod"] =
         "a function of the probabilities is not offered: partial results could not be merged";
-    for (const char* name :
-         {"test_rotary_embedding", "test_rotary_embedding_3d_input",
-          "test_rotary_embedding_interleaved", "test_rotary_embedding_with_rotary_dim",
-          "test_rotary_embedding_with_interleaved_rotary_dim",
-          "test_rotary_embedding_no_position_ids",
-          "test_rotary_embedding_no_position_ids_interleaved",
-          "test_rotary_embedding_no_position_ids_rotary_dim"}) {
-      result[name] = "there is no rotary embedding yet";
-    }
     for (const char* name : {"linear", "gated", "gated_per_head_decay", "delta", "gated_delta",
                              "gated_delta_beta_scalar", "gated_delta_gqa", "gated_delta_mqa",
                              "decode_step", "prefill_with_past", "no_past_explicit_zeros",
@@ -203,11 +194,40 @@ void run_flex_attention(const Case& c) {
 }
 
 template <class T>
+void run_rotary_embedding(const Case& c) {
+  const CaseTensor& input = c.tensors.at("input");
+  std::vector<T> elements = input.as<T>();
+  const std::vector<T> cosines = c.tensors.at("cos_cache").as<T>(),
+                       sines = c.tensors.at("sin_cache").as<T>();
+  const auto table = [&](const std::vector<T>& values) {
+    const Shape4 shape = right_aligned(c.tensors.at("cos_cache").shape);
+    return bsd<const T>(values.data(), shape.heads, shape.length, shape.dim);
+  };
+  const Index num_heads = static_cast<Index>(c.number("num_heads", 0));
+  OnnxRotary<T> call;
+  call.x = view_of(elements.data(), input.shape, num_heads);
+  call.cos_cache = table(cosines);
+  call.sin_cache = table(sines);
+  call.is_interleaved = c.number("interleaved", 0) != 0;
+  if (c.has("position_ids")) {
+    call.position_ids = c.tensors.at("position_ids").as<std::int64_t>();
+  }
+  // Two products and a sum by ONNX, one rounding by us.
+  Elements<T> shipped(c);
+  const long double bound = 3 * rounding_error<T>() * largest_magnitude(call.x) *
+                            (largest_magnitude(call.cos_cache) + largest_magnitude(call.sin_cache));
+  onnx_rotary_embedding(call);
+  expect_within("output", call.x, shipped.view("output", num_heads), bound);
+}
+
+template <class T>
 void run(const Case& c) {
   if (c.operator_name == "Attention") {
     run_attention<T>(c);
   } else if (c.operator_name == "FlexAttention") {
     run_flex_attention<T>(c);
+  } else if (c.operator_name == "RotaryEmbedding") {
+    run_rotary_embedding<T>(c);
   } else {
     FAIL() << "the case is neither run nor left out: operator " << c.operator_name;
   }
