@@ -18,6 +18,7 @@
 #include "attn/merge.hpp"
 #include "attn/multi_head.hpp"
 #include "attn/options.hpp"
+#include "attn/ragged.hpp"
 #include "attn/random.hpp"
 #include "attn/rotary.hpp"
 #include "attn/tensor.hpp"

@@ -146,6 +146,12 @@ const Failure kFailures[] = {
        attn::merge_attention(floats({1, 2, 3, 4}), floats({1, 2, 3, 1}), floats({1, 2, 3, 5}),
                              floats({1, 2, 3, 1}), floats({1, 2, 3, 4}), floats({1, 2, 3, 1}));
      }},
+    {"ragged_attention",
+     [] {
+       static const attn::Index starts[] = {0, 2, 4};
+       attn::ragged_attention(floats({1, 2, 3, 4}), floats({1, 2, 3, 4}), floats({1, 2, 3, 4}),
+                              floats({1, 2, 3, 4}), starts);
+     }},
     {"reference_attention",
      [] {
        attn::reference_attention(

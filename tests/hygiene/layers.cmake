@@ -22,7 +22,8 @@ set(level_3
   online_softmax.hpp rotary.hpp)
 set(level_4
   attention.hpp detail/heatmap_scale.hpp detail/inspection_text.hpp
-  detail/inspection_warnings.hpp kv_cache.hpp merge.hpp reference.hpp)
+  detail/inspection_warnings.hpp detail/ragged_call.hpp kv_cache.hpp merge.hpp ragged.hpp
+  reference.hpp)
 set(level_5
   attention_block.hpp cost.hpp detail/layer_pass.hpp heatmap.hpp inspect.hpp multi_head.hpp)
 set(level_6 attn.hpp)

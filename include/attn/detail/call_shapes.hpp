@@ -8,6 +8,7 @@
 #include "attn/detail/tensor_ref.hpp"
 #include "attn/error.hpp"
 #include "attn/tensor.hpp"
+#include "attn/tile.hpp"
 
 namespace attn {
 namespace detail {
@@ -54,6 +55,17 @@ class CallShapes {
     extra_text_ += std::string(", ") + describe(name, shape);
   }
 
+  /// From now on the call is about one sequence of a ragged batch.
+  void set_sequence(Index sequence, Index query_length, Index key_length) {
+    sequence_ = sequence;
+    query_length_ = query_length;
+    key_length_ = key_length;
+  }
+  /// The batches that the call computes, of `all`.
+  KeyRange batches(Index all) const {
+    return sequence_ < 0 ? KeyRange{0, all} : KeyRange{sequence_, sequence_ + 1};
+  }
+
   void require(bool holds, const char* rule) const {
     if (!holds) raise_shape(rule);
   }
@@ -97,6 +109,10 @@ class CallShapes {
       if (i > 0) text += ", ";
       text += describe(tensors_[i].name, tensors_[i].shape);
     }
+    if (sequence_ >= 0) {
+      text += ", sequence " + std::to_string(sequence_) + " of " + std::to_string(query_length_) +
+              " queries and " + std::to_string(key_length_) + " keys";
+    }
     return text + extra_text_;
   }
 
@@ -105,6 +121,8 @@ class CallShapes {
   bool is_output_[kMaxTensors] = {};
   int count_ = 0;
   std::string extra_text_;
+  Index sequence_ = -1;  // all batches
+  Index query_length_ = 0, key_length_ = 0;
 };
 
 }  // namespace ATTN_ERRORS

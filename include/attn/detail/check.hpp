@@ -219,9 +219,12 @@ AttentionCall<A> describe_call(CallShapes& call, const TensorRef& q, const KeyVa
                         &widening(options.instruction_set),
                         plan_tiles(group * q.shape.length, source.length, dim,
                                    source.values.shape.dim, table.row_tile)};
+  const KeyRange batches = call.batches(q.shape.batch);
+  work.first_batch = batches.begin;
+  work.batch = batches.size();
   // A rolling cache holds the last keys of a sequence without end: no work for those before.
   Index first_key = source.length;
-  for (Index b = 0; b < source.begin.size(); ++b) {
+  for (Index b = batches.begin; b < batches.end; ++b) {
     first_key = (std::min)(first_key, source.begin[b]);
   }
   work.first_split = first_key / work.plan.key_split;

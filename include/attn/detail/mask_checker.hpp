@@ -2,7 +2,6 @@
 // positions come from.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -67,7 +66,8 @@ class MaskChecker {
 
   void use_key_lengths(const PerBatch& lengths) {
     check_per_batch("key_lengths", lengths);
-    for (Index b = 0; b < (std::min)(lengths.size(), scores_.batch); ++b) {
+    const KeyRange batches = call_.batches(scores_.batch);
+    for (Index b = batches.begin; b < batches.end; ++b) {
       if (lengths[b] < 0 || lengths[b] > scores_.dim) {
         call_.raise_option("key_lengths must lie within 0 and the number of keys " +
                            std::to_string(scores_.dim) + ", got " + std::to_string(lengths[b]) +
@@ -138,7 +138,8 @@ class MaskChecker {
 
  private:
   bool differ(const PerBatch& a, const PerBatch& b) const {
-    for (Index batch = 0; batch < scores_.batch; ++batch) {
+    const KeyRange batches = call_.batches(scores_.batch);
+    for (Index batch = batches.begin; batch < batches.end; ++batch) {
       if (a[batch] != b[batch]) return true;
     }
     return false;

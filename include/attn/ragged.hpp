@@ -1,0 +1,154 @@
+// attn/ragged.hpp - level 4: attention of many sequences of different lengths, packed one behind
+// the other: no padding, and no mask tensor.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "attn/attention.hpp"
+#include "attn/config.hpp"
+#include "attn/detail/call_shapes.hpp"
+#include "attn/detail/check.hpp"
+#include "attn/detail/ragged_call.hpp"
+#include "attn/detail/tensor_ref.hpp"
+#include "attn/kv_cache.hpp"
+#include "attn/mask.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+
+/// A view of packed memory (total_tokens, heads, dim) as [1, heads, total_tokens, dim].
+template <class T>
+constexpr Tensor4<T> packed(T* data, Index total_tokens, Index heads, Index dim) {
+  return bshd(data, Shape4{1, heads, total_tokens, dim});
+}
+
+/// Where sequences begin in packed tensors: sequence s holds the tokens starts[s] ..
+/// starts[s + 1] - 1, so there is one number more than there are sequences (FlashAttention's
+/// cu_seqlens). Converts from the arrays that PerBatch takes; {query_starts, key_starts} for
+/// cross-attention. The arrays outlive every use.
+class SequenceStarts {
+ public:
+  template <class Starts, std::enable_if_t<std::is_convertible_v<Starts&&, PerBatch> &&
+                                               !std::is_arithmetic_v<std::decay_t<Starts>>,
+                                           int> = 0>
+  SequenceStarts(Starts&& starts)
+      : query_(std::forward<Starts>(starts)), key_(query_), is_self_(true) {}
+  SequenceStarts(PerBatch query_starts, PerBatch key_starts)
+      : query_(query_starts), key_(key_starts), is_self_(false) {}
+
+  const PerBatch& query() const { return query_; }
+  const PerBatch& key() const { return key_; }
+  /// Whether keys begin where queries do.
+  bool is_self() const { return is_self_; }
+
+ private:
+  PerBatch query_, key_;
+  bool is_self_;
+};
+
+namespace detail {
+
+template <class A, class Q, class K, class V>
+RaggedCall<A> packed_call(const Q& q, const K& k, const V& v, const SequenceStarts& starts) {
+  require_inputs<Q, K, V>();
+  RaggedCall<A> ragged;
+  ragged.q = TensorRef(ArgumentOf<Q>::view(q));
+  ragged.source =
+      KeyValueSource(TensorRef(ArgumentOf<K>::view(k)), TensorRef(ArgumentOf<V>::view(v)));
+  ragged.query_starts = starts.query();
+  ragged.key_starts = starts.key();
+  return ragged;
+}
+template <class A, class Q, class C>
+RaggedCall<A> cached_call(const Q& q, const C& cache, const PerBatch& query_starts) {
+  static_assert(is_tensor_v<Q>, "attn: q must be an attn::Tensor4 view (or Tensor4Buffer)");
+  require_element<ElementOf<Q>>();
+  RaggedCall<A> ragged;
+  ragged.q = TensorRef(ArgumentOf<Q>::view(q));
+  ragged.source = cache.source();
+  ragged.query_starts = query_starts;
+  ragged.is_cached = true;
+  return ragged;
+}
+template <class A, class O>
+void set_outputs(RaggedCall<A>& ragged, O&& out, const Tensor4<A>& log_sum_exp) {
+  static_assert(is_tensor_v<O>, "attn: out must be an attn::Tensor4 view (or Tensor4Buffer)");
+  static_assert(!std::is_const_v<typename decltype(ArgumentOf<O>::view(out))::Element>,
+                "attn: out is written to: its element type must not be const");
+  require_element<ElementOf<O>>();
+  ragged.out = TensorRef(ArgumentOf<O>::view(out));
+  ragged.log_sum_exp = log_sum_exp;
+}
+
+}  // namespace detail
+
+inline namespace ATTN_ERRORS {
+
+/// Attention of each sequence within itself (or, given two arrays of starts, to the keys of the
+/// same number): the bits of one call a sequence.
+///
+///   q       [1, Hq, total queries, Dk]  packed; attn::packed makes such views
+///   k, v    [1, Hk, total keys, Dk], [1, Hv, total keys, Dv]
+///   out     [1, Hq, total queries, Dv]
+///   starts  where sequences begin; one array, or {query_starts, key_starts}
+///   mask    as for a batch that holds sequence s as batch s: per-batch numbers are one a sequence,
+///           lambdas see the batch s and positions within the sequence, dropout is drawn for batch
+///           s
+///   log_sum_exp  [1, Hq, total queries, 1], or not set
+///
+/// Position 0 is each sequence's first key; causal_bottom_right() is each sequence's own. A
+/// sequence without keys gets zeros. Throws: ShapeError, OptionError, before anything is written.
+/// Cost: that of the calls; one allocation, none with options.workspace (ragged_workspace_bytes).
+template <class Q, class K, class V, class O, class M = NoMask>
+void ragged_attention(
+    const Q& q, const K& k, const V& v, O&& out, const SequenceStarts& starts, const M& mask = M(),
+    const AttentionOptions& options = {},
+    const Tensor4<AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>,
+                                   detail::ElementOf<O>>>& log_sum_exp = {}) {
+  static_assert(is_mask_v<M>, "attn: argument 6 must be a mask of attn/mask.hpp");
+  using A = AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>,
+                             detail::ElementOf<O>>;
+  detail::RaggedCall<A> ragged = detail::packed_call<A>(q, k, v, starts);
+  detail::set_outputs(ragged, out, log_sum_exp);
+  detail::CallShapes shapes("ragged_attention");
+  detail::attend_ragged(shapes, ragged, mask, options);
+}
+
+/// The same over a cache: sequence s of the packed queries attends to sequence s of the cache, its
+/// last query standing at the last key. Prompts and single tokens may be mixed in one call: append
+/// (append_to) what is new of each sequence first.
+template <class Q, class C, class O, class M = NoMask,
+          std::enable_if_t<detail::is_cache_v<C>, int> = 0>
+void ragged_attention(const Q& q, const C& cache, O&& out, const PerBatch& query_starts,
+                      const M& mask = M(), const AttentionOptions& options = {},
+                      const Tensor4<AccumulationType<detail::ElementOf<Q>, typename C::Element,
+                                                     detail::ElementOf<O>>>& log_sum_exp = {}) {
+  static_assert(is_mask_v<M>, "attn: argument 5 must be a mask of attn/mask.hpp");
+  using A = AccumulationType<detail::ElementOf<Q>, typename C::Element, detail::ElementOf<O>>;
+  detail::RaggedCall<A> ragged = detail::cached_call<A>(q, cache, query_starts);
+  detail::set_outputs(ragged, out, log_sum_exp);
+  detail::CallShapes shapes("ragged_attention");
+  detail::attend_ragged(shapes, ragged, cache.mask_with(mask), options);
+}
+
+/// How many bytes of options.workspace such a call needs, whatever the type of out, with the
+/// concurrency of options.executor. Throws what the call would throw.
+template <class Q, class K, class V, class M = NoMask>
+std::size_t ragged_workspace_bytes(const Q& q, const K& k, const V& v, const SequenceStarts& starts,
+                                   const M& mask = M(), const AttentionOptions& options = {}) {
+  detail::CallShapes shapes("ragged_workspace_bytes");
+  return detail::ragged_bytes(shapes, detail::packed_call<double>(q, k, v, starts), mask, options);
+}
+template <class Q, class C, class M = NoMask, std::enable_if_t<detail::is_cache_v<C>, int> = 0>
+std::size_t ragged_workspace_bytes(const Q& q, const C& cache, const PerBatch& query_starts,
+                                   const M& mask = M(), const AttentionOptions& options = {}) {
+  detail::CallShapes shapes("ragged_workspace_bytes");
+  return detail::ragged_bytes(shapes, detail::cached_call<double>(q, cache, query_starts),
+                              cache.mask_with(mask), options);
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace attn
