@@ -152,6 +152,82 @@ const Failure kFailures[] = {
        attn::ragged_attention(floats({1, 2, 3, 4}), floats({1, 2, 3, 4}), floats({1, 2, 3, 4}),
                               floats({1, 2, 3, 4}), starts);
      }},
+    {"attention over a cache",
+     [] {
+       const attn::KeyValueCache<float> cache(1, 2, 8, 4);
+       attn::scaled_dot_product_attention(floats({1, 3, 1, 4}), cache, floats({1, 3, 1, 4}));
+     }},
+    {"KeyValueCache", [] { attn::KeyValueCache<float> cache(1, 2, -8, 4); }},
+    {"KeyValueCache::append",
+     [] {
+       attn::KeyValueCache<float> cache(1, 2, 2, 4);
+       cache.append(floats({1, 2, 3, 4}), floats({1, 2, 3, 4}));
+     }},
+    {"KeyValueCache::truncate",
+     [] {
+       attn::KeyValueCache<float> cache(1, 2, 2, 4);
+       cache.truncate(1);
+     }},
+    {"RollingKeyValueCache", [] { attn::RollingKeyValueCache<float> cache(1, 2, 0, 4); }},
+    {"RollingKeyValueCache::append",
+     [] {
+       attn::RollingKeyValueCache<float> cache(1, 2, 3, 4);
+       cache.append(floats({1, 2, 1, 4}), floats({1, 2, 1, 5}));
+     }},
+    {"PagedKeyValueCache", [] { attn::PagedKeyValueCache<float> cache(2, 0, 1, 2, 4); }},
+    {"PagedKeyValueCache::append",
+     [] {
+       attn::PagedKeyValueCache<float> cache(1, 2, 1, 2, 4);
+       cache.append(floats({1, 2, 3, 4}), floats({1, 2, 3, 4}));
+     }},
+    {"PagedKeyValueCache::share_prefix",
+     [] {
+       attn::PagedKeyValueCache<float> cache(1, 2, 2, 2, 4);
+       cache.share_prefix(0, 1, 1);
+     }},
+    {"ragged_attention",
+     [] {
+       const std::int32_t starts[] = {0, 2, 4};
+       attn::ragged_attention(floats({1, 2, 3, 4}), floats({1, 2, 3, 4}), floats({1, 2, 3, 4}),
+                              floats({1, 2, 3, 4}), starts);
+     }},
+    {"inspect_attention",
+     [] {
+       attn::inspect_attention(floats({1, 2, 3, 4}), floats({1, 2, 3, 4}), floats({1, 2, 3, 4}), 0,
+                               2);
+     }},
+    {"heatmap_svg",
+     [] {
+       attn::HeatmapOptions options;
+       options.max_weight = -1;
+       attn::heatmap_svg(Eigen::MatrixXf::Zero(2, 2), options);
+     }},
+    {"layer_norm",
+     [] {
+       attn::layer_norm(floats({1, 1, 3, 4}), attn::LayerNormWeights<float>(),
+                        floats({1, 1, 3, 5}));
+     }},
+    {"RotaryEmbedding", [] { attn::RotaryEmbedding rotary(3, attn::RotaryPairing::interleaved); }},
+    {"RotaryEmbedding::apply",
+     [] {
+       const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);
+       rotary.apply(floats({1, 1, 1, 6}), 0);
+     }},
+    {"attention_costs", [] { attn::attention_costs(attn::AttentionConfig(), 10); }},
+    {"MultiHeadAttention", [] { attn::MultiHeadAttention<float> layer(8, 3, 1); }},
+    {"MultiHeadAttention::forward",
+     [] {
+       const attn::MultiHeadAttention<float> layer(8, 2, 1);
+       layer.forward(floats({1, 1, 3, 8}), floats({1, 1, 3, 7}));
+     }},
+    {"AttentionBlock::forward",
+     [] {
+       attn::AttentionConfig config;
+       config.model_dim = 8;
+       config.num_heads = 2;
+       const attn::AttentionBlock<float> block(config, 1);
+       block.forward(floats({1, 1, 3, 7}), floats({1, 1, 3, 8}));
+     }},
     {"reference_attention",
      [] {
        attn::reference_attention(
