@@ -249,7 +249,9 @@ def write_multi_head(writer, rng):
                 ).to(dtype)
                 load_parameters(module, parameters, dtype)
                 x, y, z = (tensor(a, dtype) for a in (query, key, value))
-                given = {n: tensor(a, torch.bool if a.dtype == bool else dtype) for n, a in masks.items()}
+                given = {
+                    n: tensor(a, torch.bool if a.dtype == bool else dtype) for n, a in masks.items()
+                }
                 out, weights = module(
                     x, y, z, need_weights=True, average_attn_weights=False, **given
                 )
