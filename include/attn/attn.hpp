@@ -20,5 +20,6 @@
 #include "attn/options.hpp"
 #include "attn/ragged.hpp"
 #include "attn/random.hpp"
+#include "attn/rms_norm.hpp"
 #include "attn/rotary.hpp"
 #include "attn/tensor.hpp"

@@ -71,6 +71,24 @@ inline bool is_valid_epsilon(double epsilon) { return is_finite(epsilon) && epsi
 
 inline namespace ATTN_ERRORS {
 
+/// Calls run(row of x, row of out) for every row of the last dim.
+template <class X, class O, class Run>
+void for_each_row(const Tensor4<X>& x, const Tensor4<O>& out, Executor* executor, const Run& run) {
+  const Shape4& shape = x.shape();
+  const Index rows = shape.batch * shape.heads * shape.length;
+  if (rows == 0 || shape.dim == 0) return;
+  const Index block = ceil_div(16 * 1024, shape.dim);  // 64 KiB of float an item
+  const Index items = ceil_div(rows, block);
+  for_each_item(executor, worker_count(executor), items, [&](Index, Index item) {
+    const Index end = (std::min)(rows, (item + 1) * block);
+    for (Index row = item * block; row < end; ++row) {
+      const Index i = row % shape.length, head = row / shape.length % shape.heads;
+      const Index batch = row / (shape.length * shape.heads);
+      run(&x(batch, head, i, 0), &out(batch, head, i, 0));
+    }
+  });
+}
+
 template <class X, class T, class O>
 void check_layer_norm(CallShapes& call, const Tensor4<X>& x, const LayerNormWeights<T>& weights,
                       const Tensor4<O>& out) {
@@ -128,19 +146,9 @@ void layer_norm(const X& x, const LayerNormWeights<T>& weights, O&& out,
   const auto to = detail::ArgumentOf<O>::view(out);
   detail::CallShapes call("layer_norm");
   detail::check_layer_norm(call, from, weights, to);
-  const Shape4& shape = from.shape();
-  const Index rows = shape.batch * shape.heads * shape.length;
-  if (rows == 0 || shape.dim == 0) return;
-  const Index block = detail::ceil_div(16 * 1024, shape.dim);  // 64 KiB of float an item
-  const Index items = detail::ceil_div(rows, block);
-  detail::for_each_item(executor, detail::worker_count(executor), items, [&](Index, Index item) {
-    const Index end = (std::min)(rows, (item + 1) * block);
-    for (Index row = item * block; row < end; ++row) {
-      const Index i = row % shape.length, head = row / shape.length % shape.heads;
-      const Index batch = row / (shape.length * shape.heads);
-      detail::normalize_row<A>(&from(batch, head, i, 0), from.stride().dim, shape.dim, weights,
-                               &to(batch, head, i, 0), to.stride().dim);
-    }
+  detail::for_each_row(from, to, executor, [&](const auto* x_row, auto* out_row) {
+    detail::normalize_row<A>(x_row, from.stride().dim, from.dim(), weights, out_row,
+                             to.stride().dim);
   });
 }
 

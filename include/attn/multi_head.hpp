@@ -3,121 +3,49 @@
 // differ in how many key and value heads they project, which the query heads share.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <type_traits>
-#include <utility>
 
 #include "attn/attention.hpp"
 #include "attn/attention_config.hpp"
 #include "attn/config.hpp"
-#include "attn/detail/call_shapes.hpp"
+#include "attn/detail/check.hpp"
 #include "attn/detail/layer_pass.hpp"
-#include "attn/detail/rows.hpp"
+#include "attn/detail/layer_weights.hpp"
+#include "attn/detail/scratch.hpp"
 #include "attn/detail/tensor_ref.hpp"
+#include "attn/kv_cache.hpp"
 #include "attn/linear.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
-#include "attn/random.hpp"
+#include "attn/rms_norm.hpp"
+#include "attn/rotary.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {
-
-/// How a layer that owns its weights fills them.
-enum class Initialization {
-  linear_uniform,  ///< as PyTorch's Linear: weight and bias uniform within 1 / sqrt(in)
-  xavier_uniform  ///< weight uniform within sqrt(6 / (in + out)), bias 0. X. Glorot, Y. Bengio 2010
-};
-
 namespace detail {
-
-/// Weights and biases of a layer in one block, which its copies share: nobody changes them.
-template <class T>
-using OwnedWeights = std::shared_ptr<const Tensor4Buffer<T>>;
 
 /// A named layer: what its errors call it.
 struct LayerNames {
-  const char* layer;
-  const char* forward;
-  const char* workspace_bytes;
+  const char *layer, *forward, *workspace_bytes, *step, *attend, *append, *step_workspace_bytes;
 };
 
 inline namespace ATTN_ERRORS {
-
-/// Checks weights that the caller owns against the config.
-template <class T>
-LayerWeights<T> view_weights(const char* layer, const AttentionConfig& config,
-                             const LinearWeights<T>& query, const LinearWeights<T>& key,
-                             const LinearWeights<T>& value, const LinearWeights<T>& output) {
-  require_element<T>();
-  CallShapes shapes(layer);
-  shapes.add_input("query weight", TensorRef(query.weight));
-  shapes.add_input("key weight", TensorRef(key.weight));
-  shapes.add_input("value weight", TensorRef(value.weight));
-  shapes.add_input("output weight", TensorRef(output.weight));
-  const Index heads = config.num_heads, kv_heads = config.num_kv_heads;
-  const auto fits = [](const LinearWeights<T>& weights, Index out, Index in) {
-    return weights.weight.shape() == Shape4{1, 1, out, in};
-  };
-  shapes.require(fits(query, heads * config.head_dim, config.model_dim),
-                 "query weight must be [1, 1, num_heads * head_dim, model_dim]");
-  shapes.require(fits(key, kv_heads * config.head_dim, config.key_input_dim),
-                 "key weight must be [1, 1, num_kv_heads * head_dim, key_input_dim]");
-  shapes.require(fits(value, kv_heads * config.value_dim, config.value_input_dim),
-                 "value weight must be [1, 1, num_kv_heads * value_dim, value_input_dim]");
-  shapes.require(fits(output, config.model_dim, heads * config.value_dim),
-                 "output weight must be [1, 1, model_dim, num_heads * value_dim]");
-  return LayerWeights<T>{config, query, key, value, output};
-}
-
-/// Draws weights; sets `owned` to the memory that the result views.
-template <class T>
-LayerWeights<T> draw_weights(const AttentionConfig& config, std::uint64_t seed,
-                             Initialization initialization, OwnedWeights<T>& owned) {
-  require_element<T>();
-  const Index heads = config.num_heads, kv_heads = config.num_kv_heads;
-  const Index out[] = {heads * config.head_dim, kv_heads * config.head_dim,
-                       kv_heads * config.value_dim, config.model_dim};
-  const Index in[] = {config.model_dim, config.key_input_dim, config.value_input_dim,
-                      heads * config.value_dim};
-  Index size = 0;
-  for (int i = 0; i < 4; ++i) size += out[i] * (in[i] + (config.bias ? 1 : 0));
-  Tensor4Buffer<T> memory(Shape4{1, 1, 1, size});
-
-  T* next = memory.data();
-  const auto draw = [&](int stream, Index count, double limit) {
-    const UniformSequence sequence(seed, static_cast<std::uint64_t>(stream));
-    T* const first = next;
-    for (Index i = 0; i < count; ++i) first[i] = round_to<T>(sequence.at(i, limit));
-    next += count;
-    return first;
-  };
-  LayerWeights<T> weights{config, {}, {}, {}, {}};
-  LinearWeights<T>* const parts[] = {&weights.query, &weights.key, &weights.value, &weights.output};
-  for (int i = 0; i < 4; ++i) {
-    const bool xavier = initialization == Initialization::xavier_uniform;
-    const double limit = xavier ? std::sqrt(6.0 / static_cast<double>(in[i] + out[i]))
-                                : 1 / std::sqrt(static_cast<double>(in[i]));
-    parts[i]->weight =
-        Tensor4<const T>(draw(2 * i, out[i] * in[i], limit), Shape4{1, 1, out[i], in[i]});
-    if (config.bias) parts[i]->bias = draw(2 * i + 1, out[i], xavier ? 0 : limit);
-  }
-  owned = std::make_shared<const Tensor4Buffer<T>>(std::move(memory));  // its data stay in place
-  return weights;
-}
 
 /// A whole forward pass.
 template <class T, class M>
 void run_layer(const LayerNames& names, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
                const Tensor4<T>& out, const M& mask, const AttentionOptions& options,
-               const AttentionOutputs<AccumulationType<T>>& extra) {
+               const AttentionOutputs<AccumulationType<T>>& extra,
+               const RotaryEmbedding* rotary = nullptr) {
   LayerPass<T> pass(names.forward, layer, inputs);
   pass.set_outputs(out, extra);
   pass.prepare(mask, options);
+  if (rotary != nullptr) pass.require_rotary(*rotary);
   pass.allocate(names.workspace_bytes);
   pass.project_inputs();
+  if (rotary != nullptr) pass.rotate(*rotary, 0);
   pass.attend();
   pass.project_output();
 }
@@ -128,6 +56,46 @@ std::size_t layer_workspace_bytes(const LayerNames& names, const LayerWeights<T>
                                   const AttentionOptions& options) {
   LayerPass<T> pass(names.workspace_bytes, layer, inputs);
   pass.prepare(mask, options);
+  return pass.bytes() + Arena::kAlignment;
+}
+
+/// The keys of a cache once `count` more tokens have been appended to each sequence.
+inline KeyValueSource after_append(KeyValueSource source, Index count) {
+  source.end = source.end + count;
+  source.length += count;
+  source.key_shape.length = source.value_shape.length = source.length;
+  return source;
+}
+
+/// A pass over a cache. What there is of keys is appended to it, and the queries, if any, attend to
+/// all it holds then. Everything is checked before anything is appended.
+template <class T, class Cache, class M>
+void run_cached(const char* function, const char* workspace_bytes, const LayerWeights<T>& layer,
+                const LayerInputs<T>& inputs, Cache& cache, const Tensor4<T>& out, const M& mask,
+                const AttentionOptions& options, const RotaryEmbedding* rotary) {
+  const auto& whole_mask = cache.mask_with(mask);
+  LayerPass<T> pass(function, layer, inputs);
+  pass.set_outputs(out, {});
+  pass.prepare_cached(after_append(cache.source(), inputs.key.length()), whole_mask, options);
+  if (rotary != nullptr) pass.require_rotary(*rotary);
+  pass.allocate(workspace_bytes);
+  pass.project_inputs();
+  if (rotary != nullptr) pass.rotate(*rotary, cache.lengths());
+  if constexpr (!std::is_const_v<Cache>) {
+    cache.append(pass.keys(), pass.values());
+    pass.read_from(cache.source(), whole_mask);
+  }
+  pass.attend();
+  pass.project_output();
+}
+
+template <class T, class Cache, class M>
+std::size_t step_workspace_bytes(const LayerNames& names, const LayerWeights<T>& layer,
+                                 const LayerInputs<T>& inputs, const Cache& cache, const M& mask,
+                                 const AttentionOptions& options) {
+  LayerPass<T> pass(names.step_workspace_bytes, layer, inputs);
+  pass.prepare_cached(after_append(cache.source(), inputs.key.length()), cache.mask_with(mask),
+                      options);
   return pass.bytes() + Arena::kAlignment;
 }
 
@@ -152,6 +120,13 @@ Tensor4<T> layer_output(O&& out) {
   static_assert(std::is_same_v<typename decltype(ArgumentOf<O>::view(out))::Element, T>,
                 "attn: out of a layer must have the element type of its weights, not const");
   return ArgumentOf<O>::view(out);
+}
+
+template <class T, class Cache>
+constexpr void require_cache() {
+  static_assert(is_cache_v<Cache>, "attn: the cache of a layer must be one of attn/kv_cache.hpp");
+  static_assert(std::is_same_v<AccumulationType<T, typename Cache::Element>, AccumulationType<T>>,
+                "attn: a cache of double needs a layer of double");
 }
 
 }  // namespace detail
@@ -197,6 +172,7 @@ class GroupedQueryAttention {
   ///            the workspace (workspace_bytes tells its size) holds the activations as well
   ///   extra    views that are set receive the weights [B, num_heads, S, S] and the log-sum-exp
   ///            [B, num_heads, S, 1]
+  ///   rotary   turns queries and keys to their positions, token 0 standing at 0
   ///
   /// Sizes of 0: no batch or no query does nothing. Throws: ShapeError, OptionError, before
   /// anything is written. Cost: 2 flops for each weight and token, and those of attention; one
@@ -205,13 +181,14 @@ class GroupedQueryAttention {
   template <class X, class O, class M = NoMask, std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const X& x, O&& out, const M& mask = M(),
                                   const AttentionOptions& options = {},
-                                  const AttentionOutputs<Accumulation>& extra = {}) const {
+                                  const AttentionOutputs<Accumulation>& extra = {},
+                                  const RotaryEmbedding* rotary = nullptr) const {
     static_assert(
         is_mask_v<M>,
         "attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention), or "
         "the third of query, key, value");
     detail::run_layer(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
-                      detail::layer_output<T>(out), mask, options, extra);
+                      detail::layer_output<T>(out), mask, options, extra, rotary);
   }
 
   /// Cross-attention, or any other choice of inputs.
@@ -250,6 +227,81 @@ class GroupedQueryAttention {
         names_, weights_, detail::layer_inputs<T>(query, key, value, false), mask, options);
   }
 
+  /// Decoding: projects x, turns queries and keys to their positions, appends keys and values to
+  /// the cache, and attends to all that it holds then, as scaled_dot_product_attention over it
+  /// does.
+  ///
+  ///   x        [B, 1, S, model_dim]      the next S tokens of each of the B sequences of the cache
+  ///   cache    any of kv_cache.hpp, of num_kv_heads, head_dim and value_dim, of any element type
+  ///   out      [B, 1, S, model_dim]      overlaps neither x, the weights nor the cache
+  ///   rotary   turns token i of sequence b to position length(b) + i, length(b) being that before
+  ///
+  /// A prompt may come in chunks of any length: the results agree within rounding, and are the same
+  /// bits for the same chunks, whatever the batch size and the executor. Prompts of different
+  /// lengths are padded behind their end, under causal(), and the padding is taken back with
+  /// cache.truncate(lengths). Nothing is appended if anything is wrong. Throws, Cost: as forward,
+  /// and ShapeError if the tokens do not fit into the cache; step_workspace_bytes tells the size of
+  /// options.workspace.
+  template <class X, class Cache, class O, class M = NoMask>
+  ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, const M& mask = M(),
+                               const AttentionOptions& options = {},
+                               const RotaryEmbedding* rotary = nullptr) const {
+    static_assert(is_mask_v<M>, "attn: argument 4 of step must be a mask of attn/mask.hpp");
+    static_assert(!std::is_const_v<Cache>, "attn: step appends to its cache; attend does not");
+    detail::require_cache<T, Cache>();
+    detail::run_cached(names_.step, names_.step_workspace_bytes, weights_,
+                       detail::layer_inputs<T>(x, x, x, true), cache, detail::layer_output<T>(out),
+                       mask, options, rotary);
+  }
+
+  /// Attends to a cache without appending: cross-attention to what append has stored, or a layer
+  /// that shares the keys and values of another one, whose step comes first. The last query stands
+  /// at the last key. For the arguments, see step.
+  template <class X, class Cache, class O, class M = NoMask>
+  ATTN_ALWAYS_INLINE void attend(const X& x, const Cache& cache, O&& out, const M& mask = M(),
+                                 const AttentionOptions& options = {},
+                                 const RotaryEmbedding* rotary = nullptr) const {
+    static_assert(is_mask_v<M>, "attn: argument 4 of attend must be a mask of attn/mask.hpp");
+    detail::require_cache<T, Cache>();
+    const Tensor4<T> no_key(nullptr, Shape4{x.shape().batch, 1, 0, config().key_input_dim});
+    const Tensor4<T> no_value(nullptr, Shape4{x.shape().batch, 1, 0, config().value_input_dim});
+    detail::run_cached(names_.attend, names_.step_workspace_bytes, weights_,
+                       detail::layer_inputs<T>(x, no_key, no_value, true), cache,
+                       detail::layer_output<T>(out), mask, options, rotary);
+  }
+
+  /// Projects keys and values and appends them, without attending: the memory of cross-attention.
+  ///
+  ///   key      [B, 1, S, key_input_dim]
+  ///   value    [B, 1, S, value_input_dim]
+  template <class K, class V, class Cache>
+  ATTN_ALWAYS_INLINE void append(const K& key, const V& value, Cache& cache,
+                                 const AttentionOptions& options = {},
+                                 const RotaryEmbedding* rotary = nullptr) const {
+    detail::require_cache<T, Cache>();
+    const Tensor4<T> nothing(nullptr, Shape4{key.shape().batch, 1, 0, config().model_dim});
+    detail::run_cached(names_.append, names_.step_workspace_bytes, weights_,
+                       detail::layer_inputs<T>(nothing, key, value, false), cache, nothing,
+                       no_mask(), options, rotary);
+  }
+
+  /// How many bytes of options.workspace a step needs now; see attention_workspace_bytes.
+  template <class X, class Cache, class M = NoMask>
+  ATTN_ALWAYS_INLINE std::size_t step_workspace_bytes(const X& x, const Cache& cache,
+                                                      const M& mask = M(),
+                                                      const AttentionOptions& options = {}) const {
+    detail::require_cache<T, Cache>();
+    return detail::step_workspace_bytes(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
+                                        cache, mask, options);
+  }
+
+  /// Normalises each head of the queries and keys by its root mean square, before rotation (Qwen,
+  /// Gemma). gamma holds head_dim elements, which the caller owns and which outlive the layer.
+  void set_query_key_norm(const RmsNormWeights<T>& query, const RmsNormWeights<T>& key) {
+    weights_.query_norm = query;
+    weights_.key_norm = key;
+  }
+
   /// The sizes, with all defaults filled in.
   const AttentionConfig& config() const { return weights_.config; }
   /// The projections, for saving and looking: views that live as long as the layer (or, over the
@@ -284,7 +336,11 @@ class GroupedQueryAttention {
 
   static constexpr detail::LayerNames kNames = {"GroupedQueryAttention",
                                                 "GroupedQueryAttention::forward",
-                                                "GroupedQueryAttention::workspace_bytes"};
+                                                "GroupedQueryAttention::workspace_bytes",
+                                                "GroupedQueryAttention::step",
+                                                "GroupedQueryAttention::attend",
+                                                "GroupedQueryAttention::append",
+                                                "GroupedQueryAttention::step_workspace_bytes"};
 
   detail::LayerNames names_;
   detail::OwnedWeights<T> owned_;  // before weights_, which may view it
@@ -317,8 +373,13 @@ class MultiHeadAttention : public GroupedQueryAttention<T> {
     config.num_heads = num_heads;
     return config;
   }
-  static constexpr detail::LayerNames kNames = {"MultiHeadAttention", "MultiHeadAttention::forward",
-                                                "MultiHeadAttention::workspace_bytes"};
+  static constexpr detail::LayerNames kNames = {"MultiHeadAttention",
+                                                "MultiHeadAttention::forward",
+                                                "MultiHeadAttention::workspace_bytes",
+                                                "MultiHeadAttention::step",
+                                                "MultiHeadAttention::attend",
+                                                "MultiHeadAttention::append",
+                                                "MultiHeadAttention::step_workspace_bytes"};
 };
 
 /// Multi-query attention (N. Shazeer 2019): all query heads share one key and one value head,
@@ -339,7 +400,11 @@ class MultiQueryAttention : public GroupedQueryAttention<T> {
  private:
   static constexpr detail::LayerNames kNames = {"MultiQueryAttention",
                                                 "MultiQueryAttention::forward",
-                                                "MultiQueryAttention::workspace_bytes"};
+                                                "MultiQueryAttention::workspace_bytes",
+                                                "MultiQueryAttention::step",
+                                                "MultiQueryAttention::attend",
+                                                "MultiQueryAttention::append",
+                                                "MultiQueryAttention::step_workspace_bytes"};
 };
 
 }  // namespace attn

@@ -10,7 +10,7 @@ set(level_1
 set(level_2
   attention_config.hpp detail/call_shapes.hpp detail/kernel_table.hpp detail/overlap.hpp
   detail/parallel.hpp detail/rows.hpp detail/tensor_ref.hpp layer_norm.hpp openmp.hpp options.hpp
-  rotary_scaling.hpp tensor.hpp)
+  rms_norm.hpp rotary_scaling.hpp tensor.hpp)
 set(level_3
   caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp
   detail/check.hpp detail/kernels.inl detail/kernels/dim_lanes.inl detail/kernels/functions.inl
@@ -25,7 +25,8 @@ set(level_4
   detail/inspection_warnings.hpp detail/ragged_call.hpp kv_cache.hpp merge.hpp ragged.hpp
   reference.hpp)
 set(level_5
-  attention_block.hpp cost.hpp detail/layer_pass.hpp heatmap.hpp inspect.hpp multi_head.hpp)
+  attention_block.hpp cost.hpp detail/layer_pass.hpp detail/layer_weights.hpp heatmap.hpp
+  inspect.hpp multi_head.hpp)
 set(level_6 attn.hpp)
 
 # Not part of the umbrella attn.hpp: the oracle of the tests, and what needs -fopenmp.

@@ -1,7 +1,9 @@
 // attn/detail/layer_pass.hpp - level 5: one forward pass of an attention layer, stage by stage:
 //
-//   inputs   ->  queries, keys, values  ->  heads    ->  out
-//   check        project_inputs             attend       project_output
+//   inputs   ->  queries, keys, values          ->  heads    ->  out
+//   check        project_inputs, rotate, append     attend       project_output
+//
+// With a cache, keys and values are appended to it and attention reads it.
 #pragma once
 
 #include <algorithm>
@@ -20,20 +22,25 @@
 #include "attn/detail/tensor_ref.hpp"
 #include "attn/linear.hpp"
 #include "attn/options.hpp"
+#include "attn/rms_norm.hpp"
+#include "attn/rotary.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {
 namespace detail {
 
-/// What a layer knows: its sizes, with all defaults filled in, and its four projections.
+/// What a layer knows: its sizes, with all defaults filled in, its four projections, and how it
+/// normalises the heads of queries and keys.
 template <class T>
 struct LayerWeights {
   AttentionConfig config;
   LinearWeights<T> query, key, value, output;
+  std::optional<RmsNormWeights<T>> query_norm = std::nullopt, key_norm = std::nullopt;
 };
 
 /// What is projected: [B, 1, Sq, model_dim], [B|1, 1, Sk, key_input_dim] and
-/// [B|1, 1, Sk, value_input_dim]. In self-attention all three are one tensor.
+/// [B|1, 1, Sk, value_input_dim]. In self-attention all three are one tensor; in a pass that only
+/// reads a cache Sk is 0, and in one that only appends to it Sq is.
 template <class T>
 struct LayerInputs {
   Tensor4<const T> query, key, value;
@@ -95,6 +102,13 @@ class LayerPass {
       require_apart("a weight of the layer", TensorRef(weights->weight));
       require_apart("a bias of the layer", bias_of(*weights));
     }
+    for (const auto* norm : {&layer_.query_norm, &layer_.key_norm}) {
+      if (*norm) {
+        require_apart(
+            "a norm of the layer",
+            TensorRef(Tensor4<const T>((*norm)->gamma, Shape4{1, 1, 1, layer_.config.head_dim})));
+      }
+    }
   }
   /// Refuses outputs that overlap what a layer around this one reads.
   void require_apart(const char* name, const TensorRef& other) const {
@@ -113,24 +127,32 @@ class LayerPass {
   /// Checks the mask and the options, and describes the work. The mask outlives the pass.
   template <class M>
   void prepare(const M& mask, const AttentionOptions& options) {
-    options_ = options;
+    describe(KeyValueSource(TensorRef(keys()), TensorRef(values())), nullptr, mask, options);
+  }
+  /// The same, reading the keys of a cache: `source` as it is after the pass has appended to it.
+  template <class M>
+  void prepare_cached(const KeyValueSource& source, const M& mask,
+                      const AttentionOptions& options) {
+    is_cached_ = true;
     const AttentionConfig& config = layer_.config;
-    const Shape4 query = inputs_.query.shape(), key = inputs_.key.shape(),
-                 value = inputs_.value.shape();
-    const Shape4 q{query.batch, config.num_heads, query.length, config.head_dim};
-    const Shape4 k{key.batch, config.num_kv_heads, key.length, config.head_dim};
-    const Shape4 v{value.batch, config.num_kv_heads, value.length, config.value_dim};
-    const Shape4 o{query.batch, config.num_heads, query.length, config.value_dim};
-    const TensorRef queries = heads_of(q);
-    const KeyValueSource source(heads_of(k), heads_of(v));
-    call_.emplace(
-        describe_call<A>(shapes_, queries, source, nullptr, heads_of(o), mask, options, extra_));
-    attention_bytes_ = workspace_bytes_of<A>(shapes_, queries, source, options);
-    const InstructionSet set = options.instruction_set;
-    in_.call[0] = linear_call<A>(TensorRef(inputs_.query), layer_.query, rows_of(q), set);
-    in_.call[1] = linear_call<A>(TensorRef(inputs_.key), layer_.key, rows_of(k), set);
-    in_.call[2] = linear_call<A>(TensorRef(inputs_.value), layer_.value, rows_of(v), set);
-    output_.call[0] = linear_call<A>(rows_of(o), layer_.output, TensorRef(out_), set);
+    const Shape4 &k = source.key_shape, &v = source.value_shape;
+    shapes_.add_input("cached keys", source.keys, k);
+    shapes_.add_input("cached values", source.values, v);
+    shapes_.require(k.batch == inputs_.query.batch() || k.batch == 1,
+                    "the cache must hold the batch of x, or one sequence");
+    shapes_.require(k.heads == config.num_kv_heads && v.heads == config.num_kv_heads,
+                    "the cache must have the num_kv_heads of the layer");
+    shapes_.require(k.dim == config.head_dim && v.dim == config.value_dim,
+                    "the cache must have the head_dim and value_dim of the layer");
+    const PerBatch past = source.end - inputs_.query.length();
+    describe(source, &past, mask, options);
+  }
+  void require_rotary(const RotaryEmbedding& rotary) const {
+    if (rotary.head_dim() != layer_.config.head_dim) {
+      shapes_.raise_shape("the rotary embedding must have the head_dim of the layer, " +
+                          std::to_string(layer_.config.head_dim) + ", not " +
+                          std::to_string(rotary.head_dim()));
+    }
   }
 
   /// The memory that the pass needs, aligned to a cache line.
@@ -145,12 +167,41 @@ class LayerPass {
     const Activations activations = take_activations(arena);
     scratch_ = arena.take<char>(0);
     in_.call[0].out.data = call_->q.data = activations.queries;
-    in_.call[1].out.data = call_->source.keys.data = activations.keys;
-    in_.call[2].out.data = call_->source.values.data = activations.values;
+    in_.call[1].out.data = activations.keys;
+    in_.call[2].out.data = activations.values;
     output_.call[0].x.data = call_->out.data = activations.heads;
+    if (is_cached_) return;
+    call_->source.keys.data = activations.keys;
+    call_->source.values.data = activations.values;
   }
 
-  void project_inputs() const { in_.run(options_.executor, scratch_); }
+  void project_inputs() const {
+    in_.run(options_.executor, scratch_);
+    if (layer_.query_norm) rms_norm(queries(), *layer_.query_norm, queries(), options_.executor);
+    if (layer_.key_norm) rms_norm(keys(), *layer_.key_norm, keys(), options_.executor);
+  }
+  /// Turns the queries to the positions that the masks see, and the keys to theirs.
+  void rotate(const RotaryEmbedding& rotary, const PerBatch& first_key) const {
+    rotary.apply(queries(), call_->offset, options_.executor);
+    if (inputs_.key.length() > 0) rotary.apply(keys(), first_key, options_.executor);
+  }
+  /// The projected queries, keys and values, head by head.
+  Tensor4<T> queries() const {
+    return heads_of(0, inputs_.query, layer_.config.num_heads, layer_.config.head_dim);
+  }
+  Tensor4<T> keys() const {
+    return heads_of(1, inputs_.key, layer_.config.num_kv_heads, layer_.config.head_dim);
+  }
+  Tensor4<T> values() const {
+    return heads_of(2, inputs_.value, layer_.config.num_kv_heads, layer_.config.value_dim);
+  }
+  /// Reads the keys of a cache that has been appended to.
+  template <class M>
+  void read_from(const KeyValueSource& source, const M& mask) {
+    const TensorRef q = call_->q, heads = call_->out;
+    const PerBatch past = source.end - q.shape.length;
+    call_.emplace(describe_call<A>(shapes_, q, source, &past, heads, mask, options_, extra_));
+  }
   void attend() const {
     AttentionOptions options = options_;
     options.workspace = Workspace{scratch_, attention_bytes_};
@@ -168,22 +219,43 @@ class LayerPass {
     T *queries, *keys, *values, *heads;
   };
 
-  /// Projected rows as attention reads them, and as the projection writes them. No memory yet.
-  static TensorRef heads_of(const Shape4& shape) {
-    return TensorRef(bshd(static_cast<T*>(nullptr), shape));
+  template <class M>
+  void describe(const KeyValueSource& source, const PerBatch* past, const M& mask,
+                const AttentionOptions& options) {
+    options_ = options;
+    const TensorRef q(queries());
+    const TensorRef o(
+        bshd(static_cast<T*>(nullptr),
+             Shape4{q.shape.batch, q.shape.heads, q.shape.length, layer_.config.value_dim}));
+    call_.emplace(describe_call<A>(shapes_, q, source, past, o, mask, options, extra_));
+    attention_bytes_ = workspace_bytes_of<A>(shapes_, q, source, options);
+    const InstructionSet set = options.instruction_set;
+    in_.call[0] = linear_call<A>(TensorRef(inputs_.query), layer_.query, rows_of(q), set);
+    in_.call[1] =
+        linear_call<A>(TensorRef(inputs_.key), layer_.key, rows_of(TensorRef(keys())), set);
+    in_.call[2] =
+        linear_call<A>(TensorRef(inputs_.value), layer_.value, rows_of(TensorRef(values())), set);
+    output_.call[0] = linear_call<A>(rows_of(o), layer_.output, TensorRef(out_), set);
   }
-  static TensorRef rows_of(const Shape4& shape) {
-    return TensorRef(
-        Tensor4<T>(nullptr, Shape4{shape.batch, 1, shape.length, shape.heads * shape.dim}));
+
+  /// What projection `i` of an input writes, as attention reads it. No memory before allocate().
+  Tensor4<T> heads_of(int i, const Tensor4<const T>& input, Index heads, Index dim) const {
+    T* const rows = static_cast<T*>(const_cast<void*>(in_.call[i].out.data));
+    return bshd(rows, Shape4{input.batch(), heads, input.length(), dim});
+  }
+  /// The same as the projection writes it.
+  static TensorRef rows_of(const TensorRef& heads) {
+    const Shape4& s = heads.shape;
+    return TensorRef(Tensor4<T>(nullptr, Shape4{s.batch, 1, s.length, s.heads * s.dim}));
   }
 
   Activations take_activations(Arena& arena) const {
     const auto take = [&](const TensorRef& tensor) { return arena.take<T>(tensor.shape.size()); };
     Activations activations;
-    activations.queries = take(call_->q);
-    activations.keys = take(call_->source.keys);
-    activations.values = take(call_->source.values);
-    activations.heads = take(call_->out);
+    activations.queries = take(in_.call[0].out);
+    activations.keys = take(in_.call[1].out);
+    activations.values = take(in_.call[2].out);
+    activations.heads = take(output_.call[0].x);
     return activations;
   }
   /// The stages run one after the other in the same scratch.
@@ -212,6 +284,7 @@ class LayerPass {
   Tensor4<T> out_;
   AttentionOutputs<A> extra_;
   AttentionOptions options_;
+  bool is_cached_ = false;
   std::optional<AttentionCall<A>> call_;
   std::size_t attention_bytes_ = 0;
   LinearCalls<A, 3> in_;
