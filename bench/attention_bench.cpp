@@ -63,26 +63,42 @@ BENCHMARK(prefill_eigen)->Apply(lengths);
 
 // ---- Key and value heads: 32 (MHA), 8 (GQA), 1 (MQA) --------------------------------------------
 
-void heads(benchmark::State& state, Index queries) {
-  const Index threads = state.range(2);
-  const Problem problem{32, state.range(0), queries, state.range(1), 128};
-  Tensors<float> tensors(problem);
-  const auto pool = bench::threads(threads);
-  attn::AttentionOptions options;
-  options.executor = pool.get();
-  bench::run(state, problem, tensors, attn::no_mask(), options);
+Problem shared_heads(Index kv_heads, Index queries, Index keys) {
+  return {32, kv_heads, queries, keys, 128};
 }
-void heads_prefill(benchmark::State& state) { heads(state, state.range(1)); }
-void heads_decode(benchmark::State& state) { heads(state, 1); }
-
+void heads_prefill(benchmark::State& state) {
+  const Problem problem = shared_heads(state.range(0), state.range(1), state.range(1));
+  Tensors<float> tensors(problem);
+  bench::run(state, problem, tensors);
+}
+void heads_decode(benchmark::State& state) {
+  const Problem problem = shared_heads(state.range(0), 1, state.range(1));
+  Tensors<float> tensors(problem);
+  bench::run(state, problem, tensors);
+}
 BENCHMARK(heads_prefill)
-    ->ArgNames({"kv_heads", "keys", "threads"})
-    ->ArgsProduct({{32, 8, 1}, {1024}, {1, 2}})
-    ->UseRealTime()
+    ->ArgNames({"kv_heads", "keys"})
+    ->ArgsProduct({{32, 8, 1}, {1024}})
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(heads_decode)
-    ->ArgNames({"kv_heads", "keys", "threads"})
-    ->ArgsProduct({{32, 8, 1}, {1024, 4096, 16384}, {1, 2}})
+    ->ArgNames({"kv_heads", "keys"})
+    ->ArgsProduct({{32, 8, 1}, {1024, 4096, 16384}})
+    ->Unit(benchmark::kMillisecond);
+
+// ---- Threads ------------------------------------------------------------------------------------
+
+void threads(benchmark::State& state) {
+  const Problem problem = shared_heads(8, state.range(0), state.range(1));
+  Tensors<float> tensors(problem);
+  attn::ThreadPool pool(static_cast<int>(state.range(2)));
+  attn::AttentionOptions options;
+  options.executor = &pool;
+  bench::run(state, problem, tensors, attn::no_mask(), options);
+}
+BENCHMARK(threads)
+    ->ArgNames({"queries", "keys", "threads"})
+    ->ArgsProduct({{1024}, {1024}, {1, 2}})
+    ->ArgsProduct({{1}, {16384}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 

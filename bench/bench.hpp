@@ -6,7 +6,6 @@
 #include <Eigen/Core>
 #include <cstdint>
 #include <fstream>
-#include <memory>
 #include <string>
 
 #include "attn/attn.hpp"
@@ -69,11 +68,6 @@ struct Tensors {
     fill(v, 3);
   }
 };
-
-/// An executor of that many threads, or none for 1.
-inline std::unique_ptr<attn::ThreadPool> threads(Index count) {
-  return count > 1 ? std::make_unique<attn::ThreadPool>(static_cast<int>(count)) : nullptr;
-}
 
 /// Times one call of attention on `tensors`.
 template <class T, class M = attn::NoMask>

@@ -31,7 +31,7 @@ plt.rcParams.update(
 
 
 class Results:
-    """Benchmarks by name, without what repetition and timing add to it."""
+    """Benchmarks by name."""
 
     def __init__(self, paths):
         self.context, self.rows = {}, {}
@@ -41,14 +41,12 @@ class Results:
             rows = content["benchmarks"]
             medians = [row for row in rows if row.get("aggregate_name") == "median"]
             for row in medians or rows:
-                self.rows[row["run_name"].removesuffix("/real_time")] = row
+                self.rows[row["run_name"]] = row
 
     def milliseconds(self, name):
-        """Wall-clock time of several threads; of one, its own, whoever else used the machine."""
+        """The thread's own time, whoever else used the machine."""
         row = self.rows[name]
-        has_threads = "threads:" in name and not name.endswith("threads:1")
-        time = row["real_time" if has_threads else "cpu_time"]
-        return time * {"ns": 1e-6, "us": 1e-3, "ms": 1}[row["time_unit"]]
+        return row["cpu_time"] * {"ns": 1e-6, "us": 1e-3, "ms": 1}[row["time_unit"]]
 
     def counter(self, name, counter):
         return self.rows[name][counter]
@@ -136,9 +134,7 @@ def draw_heads(results, path):
     names = [f"{kind}\n{heads}" for kind, heads, _ in kinds]
     colors = [color for _, _, color in kinds]
 
-    times = [
-        results.milliseconds(f"heads_prefill/kv_heads:{h}/keys:1024/threads:1") for _, h, _ in kinds
-    ]
+    times = [results.milliseconds(f"heads_prefill/kv_heads:{h}/keys:1024") for _, h, _ in kinds]
     label_bars(prefill, prefill.bar(names, times, color=colors), [short(t) for t in times])
     prefill.set_ylim(0, 1.15 * max(times))
     prefill.set_title("Prefill, 1024 tokens")
@@ -147,16 +143,13 @@ def draw_heads(results, path):
 
     lengths = [1024, 4096, 16384]
     for kind, heads, color in kinds:
-        times = [
-            results.milliseconds(f"heads_decode/kv_heads:{heads}/keys:{n}/threads:1")
-            for n in lengths
-        ]
+        times = [results.milliseconds(f"heads_decode/kv_heads:{heads}/keys:{n}") for n in lengths]
         draw_times(decode, lengths, times, color, kind, kind == "MQA")
     decode.set_title("Decode, one token")
     decode.set_xlabel("keys")
     decode.legend(frameon=False)
 
-    rows = [f"heads_decode/kv_heads:{h}/keys:16384/threads:1" for _, h, _ in kinds]
+    rows = [f"heads_decode/kv_heads:{h}/keys:16384" for _, h, _ in kinds]
     sizes = [results.counter(row, "kv_bytes") / 2**20 for row in rows]
     shares = [results.counter(row, "kv_of_mha") for row in rows]
     texts = [f"{short(size)}\n(1/{1 / share:.0f})" for size, share in zip(sizes, shares)]
@@ -192,7 +185,6 @@ def draw_masks(results, path):
         f"{short(t)} ms" + (f"  ({t / times[0]:.2f}x)" if t != times[0] else "") for t in times
     ]
     label_bars(axes, bars, texts)
-    axes.axvline(times[0], color=GREY, linewidth=1, linestyle="--")
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * max(times))
     axes.set_xlabel("ms, one thread")
