@@ -92,6 +92,12 @@ struct AttentionCall {
   bool has_dropout() const { return dropout_threshold != 0; }
   bool copies_keys() const { return !has_plain_rows<A>(source.keys); }
 
+  /// The element offset of a row of the weights that the caller asked for.
+  Index weights_offset(Index b, Index head, Index query) const {
+    const Stride4& stride = extra.weights.stride();
+    return b * stride.batch + head * stride.heads + query * stride.length;
+  }
+
   /// The sink of a query head, or -infinity.
   A sink(Index head) const {
     return sinks.empty() ? negative_infinity<A>() : static_cast<A>(sinks[head]);

@@ -56,6 +56,15 @@ A negative_infinity() {
   return from_bits<A>(FloatBits<A>::kNegativeInfinity);
 }
 
+/// `score` if `keep`, else -infinity. By bits: a branch would be guessed wrong at every random
+/// entry.
+template <class A>
+A keep_or_drop(A score, bool keep) {
+  using Int = typename FloatBits<A>::Int;
+  const Int kept = Int(0) - static_cast<Int>(keep);
+  return from_bits<A>((bits_of(score) & kept) | (FloatBits<A>::kNegativeInfinity & ~kept));
+}
+
 /// `value` as an A; a finite value wider than A becomes A's largest or lowest finite number.
 template <class A>
 A clamp_to(double value) {

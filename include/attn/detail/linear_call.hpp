@@ -157,7 +157,7 @@ void fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch, I
   std::swap(transposed.shape.length, transposed.shape.dim);
   std::swap(transposed.stride.length, transposed.stride.dim);
   load_columns(columns(transposed, features), depth.begin * transposed.stride.length, depth.size(),
-               scratch.weight_copy, stride, *call.kernels);
+               scratch.weight_copy, stride, *call.kernels, *call.widen);
   for (Index f = 0; f < features.size(); ++f) {
     scratch.weight_rows[f] = scratch.weight_copy + f * stride;
   }
@@ -188,7 +188,8 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
     for_each_tile([&](IndexRange tile, Index lanes, A* queries, A*) {
       const TensorRef x = columns(call.x, depth);
       call.for_each_run(x, tile, [&](Index token, Index offset, Index count) {
-        load_columns(x, offset, count, queries + token - tile.begin, row_tile, kernels);
+        load_columns(x, offset, count, queries + token - tile.begin, row_tile, kernels,
+                     *call.widen);
       });
       if (tile.size() == lanes) return;
       for (Index d = 0; d < depth.size(); ++d) {

@@ -106,24 +106,27 @@ bool has_plain_rows(const TensorRef& tensor) {
 /// tile: out[d * out_stride + row].
 template <class A>
 void load_columns(const TensorRef& tensor, Index offset, Index count, A* out, Index out_stride,
-                  const KernelTable<A>& kernels) {
-  const Index dim = tensor.shape.dim;
+                  const KernelTable<A>& kernels, const WidenTable& widen) {
+  const Index dim = tensor.shape.dim, stride = tensor.stride.length;
   if (has_plain_rows<A>(tensor)) {
-    kernels.transpose(static_cast<const A*>(tensor.data) + offset, tensor.stride.length, count, dim,
-                      out, out_stride);
+    kernels.transpose(static_cast<const A*>(tensor.data) + offset, stride, count, dim, out,
+                      out_stride);
     return;
   }
   visit_element(tensor.type, [&](auto* type) {
     const auto* const first = static_cast<decltype(type)>(tensor.data) + offset;
-    for (Index row = 0; row < count; ++row) {
-      const auto* const from = first + row * tensor.stride.length;
-      for (Index d = 0; d < dim; ++d) {
-        if constexpr (sizeof(*from) == 2) {
-          out[d * out_stride + row] =
-              static_cast<A>(static_cast<float>(from[d * tensor.stride.dim]));
-        } else {
-          out[d * out_stride + row] = static_cast<A>(from[d * tensor.stride.dim]);
+    // Converted a few rows at a time, as contiguous elements.
+    constexpr Index kRows = 16, kDims = 64;
+    A block[kRows * kDims];
+    for (Index row = 0; row < count; row += kRows) {
+      const Index rows = (std::min)(kRows, count - row);
+      for (Index d = 0; d < dim; d += kDims) {
+        const Index dims = (std::min)(kDims, dim - d);
+        for (Index i = 0; i < rows; ++i) {
+          load_elements(first + (row + i) * stride + d * tensor.stride.dim, tensor.stride.dim, dims,
+                        block + i * kDims, widen);
         }
+        kernels.transpose(block, kDims, rows, dims, out + d * out_stride + row, out_stride);
       }
     }
   });

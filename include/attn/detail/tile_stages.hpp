@@ -89,7 +89,7 @@ void load_queries(const AttentionCall<A>& call, const RowTile<A>& tile) {
     const Index offset = call.q.offset(tile.rows.batch, head, query, 0);
     if (lanes) {
       load_columns(call.q, offset, end - begin, tile.queries + begin, tile.query_stride,
-                   *call.kernels);
+                   *call.kernels, *call.widen);
       return;
     }
     for (Index row = begin; row < end; ++row) {
@@ -276,18 +276,33 @@ void apply_dropout(const AttentionCall<A>& call, const ScoreTile<A>& weights) {
 /// denominator is known.
 template <class A>
 void keep_scores(const AttentionCall<A>& call, const ScoreTile<A>& scores) {
-  scores.for_each([&](A& score, const ScorePosition& at) {
-    call.extra.weights(at.batch, at.head, at.query, at.key) = score;
+  const Stride4& stride = call.extra.weights.stride();
+  const RowBlock& rows = scores.rows;
+  rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    A* const kept = call.extra.weights.data() + call.weights_offset(rows.batch, head, query) +
+                    scores.keys.begin * stride.dim;
+    const Index keys = scores.keys.size();
+    if (scores.row_stride == 1 && stride.dim == 1) {
+      call.kernels->transpose(&scores(begin, scores.keys.begin), scores.key_stride, keys,
+                              end - begin, kept, stride.length);
+      return;
+    }
+    for (Index row = begin; row < end; ++row) {
+      A* const line = kept + (row - begin) * stride.length;
+      for (Index j = 0; j < keys; ++j) line[j * stride.dim] = scores(row, scores.keys.begin + j);
+    }
   });
 }
 
 /// Marks the scores of some rows and keys as those of absent keys.
 template <class A>
 void clear_scores(const AttentionCall<A>& call, const RowBlock& rows, KeyRange keys) {
+  const Index stride = call.extra.weights.stride().dim;
   rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
     for (Index i = query; i < query + end - begin; ++i) {
+      A* const kept = call.extra.weights.data() + call.weights_offset(rows.batch, head, i);
       for (Index key = keys.begin; key < keys.end; ++key) {
-        call.extra.weights(rows.batch, head, i, key) = negative_infinity<A>();
+        kept[key * stride] = negative_infinity<A>();
       }
     }
   });
@@ -297,24 +312,21 @@ void clear_scores(const AttentionCall<A>& call, const RowBlock& rows, KeyRange k
 template <class A>
 void finish_weights(const AttentionCall<A>& call, const Scratch<A>& scratch,
                     const OnlineSoftmax<A>& state, Index state_row, const RowBlock& row) {
-  const Index chunk = Scratch<A>::tile_keys(call);
-  const Index head = row.head(0), query = row.query(0);
+  const Index chunk = Scratch<A>::tile_keys(call), stride = call.extra.weights.stride().dim;
+  A* const kept =
+      call.extra.weights.data() + call.weights_offset(row.batch, row.head(0), row.query(0));
   const A divisor = state.divisor(state_row);
   for (Index first = 0; first < call.key_length; first += chunk) {
     const KeyRange keys{first, (std::min)(call.key_length, first + chunk)};
     const Index padded = round_up(keys.size(), call.kernels->lanes);
     A* const line = scratch.scores;
-    for (Index i = 0; i < padded; ++i) {
-      line[i] = i < keys.size() ? call.extra.weights(row.batch, head, query, first + i)
-                                : negative_infinity<A>();
-    }
+    for (Index i = 0; i < keys.size(); ++i) line[i] = kept[(first + i) * stride];
+    std::fill(line + keys.size(), line + padded, negative_infinity<A>());
     A max = state.max[state_row], unused_sum = 0, unused_correction = 0;
     call.kernels->dim_softmax(line, padded, 1, padded, &max, &unused_sum, &unused_correction);
     for (Index i = 0; i < keys.size(); ++i) {
       // An absent key's weight is 0 even where the row is NaN.
-      const bool absent =
-          is_negative_infinity(call.extra.weights(row.batch, head, query, first + i));
-      line[i] = absent ? A(0) : line[i] / divisor;
+      line[i] = is_negative_infinity(kept[(first + i) * stride]) ? A(0) : line[i] / divisor;
     }
     const ScoreTile<A> tile{row, keys, line, padded, 1};
     if (call.has_dropout()) apply_dropout(call, tile);

@@ -33,23 +33,11 @@ class DenseMask : public Mask {
   Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   template <class A>
   void apply(const ScoreTile<A>& tile, bool) const {
-    const A dropped = detail::negative_infinity<A>();
-    tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
-      const unsigned char* const first =
-          element({tile.rows.batch, head, query, tile.keys.begin, 0});
-      const Index inner = tile.row_stride == 1 ? end - begin : tile.keys.size();
-      const Index outer = tile.row_stride == 1 ? tile.keys.size() : end - begin;
-      const Index mask_inner = tile.row_stride == 1 ? stride_.length : stride_.dim;
-      const Index mask_outer = tile.row_stride == 1 ? stride_.dim : stride_.length;
-      const Index score_outer = tile.row_stride == 1 ? tile.key_stride : tile.row_stride;
-      for (Index o = 0; o < outer; ++o) {
-        A* const line = &tile(begin, tile.keys.begin) + o * score_outer;
-        const unsigned char* const mask = first + o * mask_outer;
-        for (Index i = 0; i < inner; ++i) {
-          line[i] = (mask[i * mask_inner] != 0) == keeps_ ? line[i] : dropped;
-        }
-      }
-    });
+    const bool keeps = keeps_;
+    detail::for_each_with(tile, bytes_, stride_.batch, stride_.heads, stride_.length, stride_.dim,
+                          [keeps](A& score, unsigned char element) {
+                            score = detail::keep_or_drop(score, (element != 0) == keeps);
+                          });
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     checker.check_score_view(name_, given_);
@@ -101,17 +89,15 @@ class BiasMask : public Mask {
   bool modifies() const { return true; }
   template <class A>
   void modify(const ScoreTile<A>& tile) const {
-    const A dropped = detail::negative_infinity<A>();
-    for_each_bias(tile, [dropped](A& score, A bias) {
-      score = detail::is_negative_infinity(bias) ? dropped : score + bias;
+    for_each_bias(tile, [](A& score, A bias) {
+      score = detail::keep_or_drop(score + bias, !detail::is_negative_infinity(bias));
     });
   }
   template <class A>
   void apply(const ScoreTile<A>& tile, bool modified_later) const {
     if (!modified_later) return;  // modify() has left -infinity there
-    const A dropped = detail::negative_infinity<A>();
-    for_each_bias(tile, [dropped](A& score, A bias) {
-      if (detail::is_negative_infinity(bias)) score = dropped;
+    for_each_bias(tile, [](A& score, A bias) {
+      score = detail::keep_or_drop(score, !detail::is_negative_infinity(bias));
     });
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
@@ -126,28 +112,17 @@ class BiasMask : public Mask {
   template <class A, class F>
   void for_each_bias(const ScoreTile<A>& tile, const F& f) const {
     detail::visit_element(view_.type, [&](auto* type) {
-      const auto* const data = static_cast<decltype(type)>(view_.data);
       using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
-      tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
-        const auto* const first = data + offset({tile.rows.batch, head, query, tile.keys.begin, 0});
-        const bool rows_inner = tile.row_stride == 1;
-        const Index inner = rows_inner ? end - begin : tile.keys.size();
-        const Index outer = rows_inner ? tile.keys.size() : end - begin;
-        const Index bias_inner = rows_inner ? stride_.length : stride_.dim;
-        const Index bias_outer = rows_inner ? stride_.dim : stride_.length;
-        const Index score_outer = rows_inner ? tile.key_stride : tile.row_stride;
-        for (Index o = 0; o < outer; ++o) {
-          A* const line = &tile(begin, tile.keys.begin) + o * score_outer;
-          const auto* const bias = first + o * bias_outer;
-          for (Index i = 0; i < inner; ++i) {
-            if constexpr (std::is_same_v<T, double>) {
-              f(line[i], detail::clamp_to<A>(bias[i * bias_inner]));
-            } else {
-              f(line[i], static_cast<A>(static_cast<float>(bias[i * bias_inner])));
-            }
-          }
+      const auto convert = [](const T& bias) {
+        if constexpr (std::is_same_v<T, double>) {
+          return detail::clamp_to<A>(bias);
+        } else {
+          return static_cast<A>(static_cast<float>(bias));
         }
-      });
+      };
+      detail::for_each_with(tile, static_cast<const T*>(view_.data), stride_.batch, stride_.heads,
+                            stride_.length, stride_.dim,
+                            [&](A& score, const T& bias) { f(score, convert(bias)); });
     });
   }
 
