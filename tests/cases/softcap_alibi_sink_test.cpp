@@ -37,6 +37,21 @@ TEST(Softcap, D57ComesBeforeTheMask) {
               kTolerance);
 }
 
+// The cap itself, where few and where many rows go different ways: tanh(4), not 4.
+TEST(Softcap, D57CapsTheScoresOfEveryPath) {
+  for (const Index queries : {1, 40}) {
+    MeanProbe<> probe(queries, 2, [](Index j) { return j == 0 ? 1.0 : 0.0; });
+    probe.q.fill_value(4);
+    probe.k.fill([](Index, Index, Index j, Index) { return j == 0 ? 1.0f : 0.0f; });
+    AttentionOptions options;
+    options.softcap = 1;
+    const double expected = 1 / (1 + std::exp(-std::tanh(4.0)));
+    for (const double row : probe.outputs(AnyMask(), options)) {
+      EXPECT_NEAR(row, expected, kTolerance);
+    }
+  }
+}
+
 // ml-explore/mlx#343: slopes are wrong for head counts that are no power of two.
 TEST(Alibi, D58SlopesOfAnyHeadCount) {
   const auto expect_slopes = [](Index heads, const std::vector<double>& expected) {
