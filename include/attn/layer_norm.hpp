@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/call_shapes.hpp"
@@ -138,6 +139,8 @@ void layer_norm(const X& x, const LayerNormWeights<T>& weights, O&& out,
                 Executor* executor = nullptr) {
   static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
                 "attn: x and out of layer_norm must be attn::Tensor4 views (or Tensor4Buffer)");
+  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
+                "attn: out is written to: its element type must not be const");
   detail::require_element<detail::ElementOf<X>>();
   detail::require_element<T>();
   detail::require_element<detail::ElementOf<O>>();

@@ -107,6 +107,8 @@ void linear(const X& x, const LinearWeights<T>& weights, O&& out,
             const LinearOptions& options = {}) {
   static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
                 "attn: x and out of linear must be attn::Tensor4 views (or Tensor4Buffer)");
+  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
+                "attn: out is written to: its element type must not be const");
   detail::require_element<detail::ElementOf<X>>();
   detail::require_element<detail::ElementOf<O>>();
   detail::require_element<T>();

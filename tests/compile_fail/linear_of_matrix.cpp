@@ -1,0 +1,14 @@
+// error: attn: x and out of linear must be attn::Tensor4 views (or Tensor4Buffer)
+#include "attn/linear.hpp"
+
+int main() {
+  Eigen::MatrixXf x(2, 3);
+  const float weight[12] = {};
+  attn::Tensor4Buffer<float> out({1, 1, 2, 4});
+  const attn::LinearWeights<float> weights{attn::bhsd(weight, {1, 1, 4, 3})};
+#ifdef ATTN_EXPECT_ERROR
+  attn::linear(x, weights, out);
+#else
+  attn::linear(attn::view(x), weights, out);
+#endif
+}
