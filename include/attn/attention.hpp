@@ -48,7 +48,6 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
   const Index step = call.plan.key_tile;
   for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
     const KeyRange fetched = keys & KeyRange{begin, begin + step};
-    const bool is_last = begin + step >= keys.end;
     fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched, false,
                scratch.key_rows, scratch.key_copy, *call.widen);
     fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched,
@@ -65,7 +64,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       const Staircase stairs = find_staircase(call, tile, seen, cover);
       const ScoreTile<A> scores = compute_scores(
           call, scratch, tile, seen, stairs, fetched.begin, begin,
-          is_last ? Prefetch{} : next_rows(call, call.source.keys, block.batch, key_head, seen));
+          next_rows(call, scratch, call.source.keys, block.batch, key_head, seen, keys.end));
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
 
@@ -81,9 +80,9 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       if (call.extra.weights.data() != nullptr) keep_scores(call, scores);
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
-      add_values(tile.state, scores, stairs, values, rescale,
-                 is_last ? Prefetch{}
-                         : next_rows(call, call.source.values, block.batch, value_head, seen));
+      add_values(
+          tile.state, scores, stairs, values, rescale,
+          next_rows(call, scratch, call.source.values, block.batch, value_head, seen, keys.end));
     });
   }
 }

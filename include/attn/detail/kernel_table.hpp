@@ -22,11 +22,12 @@ namespace attn {
 namespace detail {
 
 /// Memory to bring closer while something else is computed: `bytes` bytes from each address
-/// first + j * stride on. Nothing is read, so the addresses need not be valid.
+/// first + j * stride on, or from rows[j]. Nothing is read, so the addresses need not be valid.
 struct Prefetch {
   std::uintptr_t first = 0;
   std::uintptr_t stride = 0;  ///< bytes; negative strides wrap around
   Index bytes = 0;            ///< 0: nothing
+  const void* const* rows = nullptr;
 };
 
 template <class A>

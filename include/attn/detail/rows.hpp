@@ -188,6 +188,18 @@ struct KeyMap {
   }
 };
 
+/// Fills rows[0 .. keys.size()) with the places of `keys`, as they are stored.
+inline void find_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index head,
+                      KeyRange keys, const void** rows) {
+  for (Index key = keys.begin; key < keys.end;) {
+    const KeyMap::Run run = map.find(tensor, batch, head, key);
+    const Index end = key + (std::min)(run.length, keys.end - key);
+    for (Index i = 0; key < end; ++key, ++i) {
+      rows[key - keys.begin] = tensor.at(run.offset + i * tensor.stride.length);
+    }
+  }
+}
+
 /// Fills rows[0 .. keys.size()) with pointers to the rows of `keys`, contiguous in A: into the
 /// tensor itself where its elements are A's and adjacent, else into `copy`, converted.
 template <class A>

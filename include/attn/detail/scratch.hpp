@@ -48,6 +48,7 @@ struct Scratch {
   A* scores;                  ///< one tile
   A *key_copy, *value_copy;   ///< converted rows of one tile
   const A **key_rows, **value_rows;
+  const void** ahead_rows;  ///< of the next tile, for prefetching
 
   Scratch(const AttentionCall<A>& call, Arena& arena) {
     const TilePlan& plan = call.plan;
@@ -62,6 +63,7 @@ struct Scratch {
     key_copy = arena.take<A>(call.copies_keys() ? keys * call.key_dim : 0);
     value_copy = arena.take<A>(keys * call.value_dim);
     key_rows = arena.take<const A*>(keys);
+    ahead_rows = arena.take<const void*>(call.source.map.is_plain() ? 0 : keys);
     value_rows = arena.take<const A*>((std::max)(keys, call.num_splits() + 1));
   }
 

@@ -139,20 +139,28 @@ Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, K
   return stairs;
 }
 
-/// The rows of the tile after `keys`, for a stage to prefetch while it works on `keys`. Few rows
-/// are bound by memory; scores and values alternate, which hides the order of either from the
-/// hardware.
+/// The rows of the tile after `keys`, up to `end`, for a stage to prefetch while it works on
+/// `keys`. Few rows are bound by memory; scores and values alternate, which hides the order of
+/// either from the hardware.
 template <class A>
-Prefetch next_rows(const AttentionCall<A>& call, const TensorRef& tensor, Index batch, Index head,
-                   KeyRange keys) {
-  if (call.plan.rows_are_lanes || !call.source.map.is_plain()) return {};
-  const Index offset = call.source.map.find(tensor, batch, head, keys.begin).offset +
-                       call.plan.key_tile * tensor.stride.length;
+Prefetch next_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const TensorRef& tensor,
+                   Index batch, Index head, KeyRange keys, Index end) {
+  if (call.plan.rows_are_lanes || keys.end >= end) return {};
+  const Index step = call.plan.key_tile, row_bytes = tensor.shape.dim * tensor.element_size;
+  const KeyMap& map = call.source.map;
+  if (!map.is_plain()) {
+    const KeyRange next{(std::min)(keys.begin + step, end), (std::min)(keys.end + step, end)};
+    find_rows(tensor, map, batch, head, next, scratch.ahead_rows);
+    std::fill(scratch.ahead_rows + next.size(), scratch.ahead_rows + keys.size(), nullptr);
+    return {0, 0, row_bytes, scratch.ahead_rows};
+  }
   const auto bytes = [&](Index elements) {
     return static_cast<std::uintptr_t>(elements * tensor.element_size);
   };
+  const Index offset =
+      map.find(tensor, batch, head, keys.begin).offset + step * tensor.stride.length;
   return {reinterpret_cast<std::uintptr_t>(tensor.data) + bytes(offset),
-          bytes(tensor.stride.length), tensor.shape.dim * tensor.element_size};
+          bytes(tensor.stride.length), row_bytes, nullptr};
 }
 
 /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of

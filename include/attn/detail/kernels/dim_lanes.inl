@@ -34,7 +34,9 @@ ATTN_SIMD_INLINE void dot_key(const A* key, Index dim, const A* queries, Index q
 
 /// To the second-level cache, one cache line at a time.
 ATTN_SIMD_INLINE void prefetch_row(const Prefetch& ahead, Index j) {
-  const std::uintptr_t first = ahead.first + static_cast<std::uintptr_t>(j) * ahead.stride;
+  const std::uintptr_t first = ahead.rows != nullptr
+                                   ? reinterpret_cast<std::uintptr_t>(ahead.rows[j])
+                                   : ahead.first + static_cast<std::uintptr_t>(j) * ahead.stride;
   for (Index i = 0; i < ahead.bytes; i += 64) {
     __builtin_prefetch(reinterpret_cast<const void*>(first + static_cast<std::uintptr_t>(i)), 0, 2);
   }
