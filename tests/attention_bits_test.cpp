@@ -39,8 +39,8 @@ struct Results {
   AttentionOutputs<A> extra() { return {weights.view(), log_sum_exp.view()}; }
 };
 
-template <class T, class M>
-Results<T> run(const Sizes& sizes, const Inputs<T>& in, const M& mask,
+template <class T>
+Results<T> run(const Sizes& sizes, const Inputs<T>& in, const AnyMask& mask,
                const AttentionOptions& options = {}, Layout layout = Layout::contiguous) {
   Results<T> results(sizes, layout);
   scaled_dot_product_attention(in.q.view(), in.k.view(), in.v.view(), results.out.view(), mask,
@@ -83,7 +83,7 @@ struct FullCall {
     options.query_offset = sizes.key_length - sizes.query_length;
   }
   FullCall(const FullCall&) = delete;
-  auto mask() const { return causal() & alibi(slopes) & key_lengths(lengths); }
+  AnyMask mask() const { return causal() & alibi(slopes) & key_lengths(lengths); }
 };
 
 template <class T>
@@ -284,7 +284,8 @@ TYPED_TEST(BitsOf, DoNotDependOnOtherRows) {
         {0, 0}, {sizes.query_heads - 1, sizes.query_length - 1}, {1, sizes.query_length / 2}};
     for (const T other : {test::to<T>(0), test::to<T>(6e4), test::infinity<T>(),
                           -test::infinity<T>(), test::quiet_nan<T>()}) {
-      for (const auto& [head, query] : kept) {
+      for (const auto& place : kept) {
+        const Index head = place[0], query = place[1];  // bindings cannot be captured
         Inputs<T> changed = in;
         test::for_each_index(sizes.q(), [&](Index b, Index h, Index i, Index d) {
           if (h != head || i != query) changed.q(b, h, i, d) = other;
@@ -342,7 +343,7 @@ TYPED_TEST(BitsOf, AreThoseOfTheSameKeysByAnotherMask) {
       options.query_offset = offset;
       options.dropout = {0.1, 2, 3};
       options.instruction_set = set;
-      const auto check = [&](const auto& mask, const std::string& what) {
+      const auto check = [&](const AnyMask& mask, const std::string& what) {
         TestTensor<bool> allowed(sizes.scores()), blocked(sizes.scores());
         TestTensor<TypeParam> bias(sizes.scores());
         const auto allows = [&](Index b, Index h, Index i, Index j) {
