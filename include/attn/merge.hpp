@@ -38,8 +38,10 @@ void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB
   using detail::ElementOf;
   using A = AccumulationType<ElementOf<OA>, ElementOf<LA>, ElementOf<OB>, ElementOf<LB>,
                              ElementOf<O>, ElementOf<L>>;
-  const auto o_a = ArgumentOf<OA>::view(out_a), o_b = ArgumentOf<OB>::view(out_b);
-  const auto l_a = ArgumentOf<LA>::view(lse_a), l_b = ArgumentOf<LB>::view(lse_b);
+  const auto o_a = ArgumentOf<OA>::view(out_a);
+  const auto o_b = ArgumentOf<OB>::view(out_b);
+  const auto l_a = ArgumentOf<LA>::view(lse_a);
+  const auto l_b = ArgumentOf<LB>::view(lse_b);
   const auto o = ArgumentOf<O>::view(out);
   const auto l = ArgumentOf<L>::view(lse);
 
