@@ -116,6 +116,22 @@ TEST(StaticMasks, HaveTheBitsOfAnyMask) {
               }));
 }
 
+TEST(MasksOfBuffers, AreThoseOfTheirViews) {
+  const Sizes sizes{1, 2, 1, 1, 3, 4, 2, 2};
+  const Inputs<float> in(sizes, 64);
+  Tensor4Buffer<std::uint8_t> keep({1, 1, 1, 4}), drop({1, 1, 1, 4});
+  Tensor4Buffer<float> bias({1, 1, 1, 4});
+  keep(0, 0, 0, 1) = keep(0, 0, 0, 2) = drop(0, 0, 0, 1) = 1;
+  bias(0, 0, 0, 2) = 1;
+  TestTensor<float> a(sizes.out()), b(sizes.out());
+  scaled_dot_product_attention(in.q.view(), in.k.view(), in.v.view(), a.view(),
+                               keep_where(keep) & drop_where(drop) & add_bias(bias));
+  scaled_dot_product_attention(
+      in.q.view(), in.k.view(), in.v.view(), b.view(),
+      keep_where(keep.view()) & drop_where(drop.view()) & add_bias(bias.view()));
+  EXPECT_TRUE(test::same_bits(a.view(), b.view()));
+}
+
 TEST(EachMask, HoldsWithSplitKeys) {
   for (const Sizes& sizes : {Sizes{2, 2, 1, 1, 2, 8200, 3, 2}, Sizes{1, 2, 1, 1, 9, 4200, 3, 2}}) {
     const Index offset = sizes.key_length - sizes.query_length;

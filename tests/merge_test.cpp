@@ -212,5 +212,17 @@ TEST(Merge, RefusesWhatDoesNotFit) {
       merge_attention(out_at(0), lse_at(100), out_at(150), lse_at(200), out_at(0), lse_at(100)));
 }
 
+TEST(Merge, TakesArgumentsOfDifferentTypes) {
+  Tensor4Buffer<Eigen::half> out_a({1, 1, 1, 1});
+  Tensor4Buffer<double> out_b({1, 1, 1, 1}), lse({1, 1, 1, 1});
+  Tensor4Buffer<float> lse_a({1, 1, 1, 1}), out({1, 1, 1, 1});
+  Tensor4Buffer<Eigen::bfloat16> lse_b({1, 1, 1, 1});
+  out_a(0, 0, 0, 0) = Eigen::half(1.0f);
+  out_b(0, 0, 0, 0) = 4;
+  merge_attention(out_a, lse_a, out_b, lse_b, out, lse);  // equal weights
+  EXPECT_EQ(out(0, 0, 0, 0), 2.5f);
+  EXPECT_NEAR(lse(0, 0, 0, 0), std::log(2.0), 1e-15);
+}
+
 }  // namespace
 }  // namespace attn

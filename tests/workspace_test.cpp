@@ -176,6 +176,19 @@ TEST(WorkspaceBytes, OneLessIsAnErrorBeforeAnythingIsWritten) {
   }
 }
 
+// An allocation of the caller's that failed must not become one of ours.
+TEST(WorkspaceBytes, AreNotAllocatedInThePlaceOfANullWorkspace) {
+  const Sizes sizes{1, 2, 1, 1, 3, 5, 4, 2};
+  const Inputs<float> in(sizes, 84);
+  TestTensor<float> out(sizes.out());
+  AttentionOptions options;
+  options.workspace = {nullptr, 100000};
+  EXPECT_THROW(scaled_dot_product_attention(in.q.view(), in.k.view(), in.v.view(), out.view(),
+                                            no_mask(), options),
+               OptionError);
+  EXPECT_TRUE(out.is_untouched());
+}
+
 TEST(WorkspaceBytes, DoNotGrowWithTheSequence) {
   const auto bytes_of = [](Index queries, Index keys) {
     float number = 0;

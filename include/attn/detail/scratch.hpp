@@ -130,6 +130,10 @@ class WorkMemory {
   /// `query`: the function that tells how many bytes such a call needs.
   WorkMemory(const CallShapes& call, const Workspace& workspace, std::size_t bytes,
              const char* query = "attention_workspace_bytes") {
+    if (workspace.data == nullptr && workspace.bytes != 0) {
+      call.raise_option("options.workspace is null, but says that it holds " +
+                        std::to_string(workspace.bytes) + " bytes");
+    }
     if (bytes == 0) return;
     if (workspace.data == nullptr) {
       owned_ = ::operator new (bytes, std::align_val_t{Arena::kAlignment});

@@ -67,6 +67,20 @@ DenseMask drop_where(Tensor4<T> mask) {
   return DenseMask(mask, false, "drop_where mask");
 }
 
+// A buffer serves as its view, and outlives the mask: a temporary does not compile.
+template <class T>
+DenseMask keep_where(const Tensor4Buffer<T>& mask) {
+  return keep_where(mask.view());
+}
+template <class T>
+DenseMask keep_where(const Tensor4Buffer<T>&&) = delete;
+template <class T>
+DenseMask drop_where(const Tensor4Buffer<T>& mask) {
+  return drop_where(mask.view());
+}
+template <class T>
+DenseMask drop_where(const Tensor4Buffer<T>&&) = delete;
+
 /// score + bias, from a tensor [B|1, Hq|1, Sq|1, Sk|1]. A bias of -infinity drops the key.
 class BiasMask : public Mask {
  public:
@@ -134,5 +148,11 @@ template <class T>
 BiasMask add_bias(Tensor4<T> bias) {
   return BiasMask(bias);
 }
+template <class T>
+BiasMask add_bias(const Tensor4Buffer<T>& bias) {
+  return add_bias(bias.view());
+}
+template <class T>
+BiasMask add_bias(const Tensor4Buffer<T>&&) = delete;
 
 }  // namespace attn
