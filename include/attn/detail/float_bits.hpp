@@ -26,8 +26,10 @@ struct FloatBits<double> {
   static constexpr Int kNegativeInfinity = 0xFFF0000000000000u;
 };
 
+// By reference: under -ffast-math Clang takes it that no argument passed by value is infinite or
+// NaN.
 template <class A>
-typename FloatBits<A>::Int bits_of(A value) {
+typename FloatBits<A>::Int bits_of(const A& value) {
   typename FloatBits<A>::Int bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
@@ -39,30 +41,41 @@ A from_bits(typename FloatBits<A>::Int bits) {
   return value;
 }
 template <class A>
-bool is_finite(A value) {
+bool is_finite(const A& value) {
   return (bits_of(value) & FloatBits<A>::kExponent) != FloatBits<A>::kExponent;
 }
 template <class A>
-bool is_nan(A value) {
+bool is_nan(const A& value) {
   return (bits_of(value) & FloatBits<A>::kMagnitude) > FloatBits<A>::kExponent;
 }
 template <class A>
-bool is_negative_infinity(A value) {
+bool is_negative_infinity(const A& value) {
   return bits_of(value) == FloatBits<A>::kNegativeInfinity;
+}
+
+// Under -ffast-math Clang also takes it that no function returns an infinity: one that it can see
+// is replaced by whatever number might have come instead. So these bits are hidden from it.
+template <class A>
+typename FloatBits<A>::Int negative_infinity_bits() {
+  typename FloatBits<A>::Int bits = FloatBits<A>::kNegativeInfinity;
+#if defined(__clang__)
+  __asm__("" : "+r"(bits));
+#endif
+  return bits;
 }
 /// The score of a key that is absent.
 template <class A>
 A negative_infinity() {
-  return from_bits<A>(FloatBits<A>::kNegativeInfinity);
+  return from_bits<A>(negative_infinity_bits<A>());
 }
 
 /// `score` if `keep`, else -infinity. By bits: a branch would be guessed wrong at every random
 /// entry.
 template <class A>
-A keep_or_drop(A score, bool keep) {
+A keep_or_drop(const A& score, bool keep) {
   using Int = typename FloatBits<A>::Int;
   const Int kept = Int(0) - static_cast<Int>(keep);
-  return from_bits<A>((bits_of(score) & kept) | (FloatBits<A>::kNegativeInfinity & ~kept));
+  return from_bits<A>((bits_of(score) & kept) | (negative_infinity_bits<A>() & ~kept));
 }
 
 /// `value` as an A; a finite value wider than A becomes A's largest or lowest finite number.
