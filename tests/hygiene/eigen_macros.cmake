@@ -3,9 +3,10 @@
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../arguments.cmake)
 
-# The macros that begin with EIGEN_ after `header`.
+# The macros that begin with EIGEN_ after `header`. <new> comes first: one of Eigen 5's follows a macro
+# of the standard library, which any standard header may bring.
 function(eigen_macros header out)
-  execute_process(COMMAND ${arguments} -include ${header} -x c++ -dM -E /dev/null
+  execute_process(COMMAND ${arguments} -include new -include ${header} -x c++ -dM -E /dev/null
     OUTPUT_VARIABLE macros COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "#define EIGEN_[^\n]*" macros "${macros}")
   list(SORT macros)
