@@ -205,16 +205,19 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
         kernels.row_scores(scratch.weight_rows, fetched.size(), depth.size(), queries, row_tile,
                            lanes, A(1), products, row_tile);
         if (begin == 0) return;
-        for (Index i = 0; i < fetched.size() * row_tile; ++i) sums[i] += products[i];
+        for (Index f = 0; f < fetched.size(); ++f) {
+          // No further than the lanes in use: beyond them lies what nobody has written.
+          for (Index i = f * row_tile; i < f * row_tile + lanes; ++i) sums[i] += products[i];
+        }
       });
     }
   }
 
   const TensorRef out = columns(call.out, features);
+  const A* const bias = scratch.bias;
+  std::fill_n(scratch.ones, row_tile, A(1));
   for_each_tile([&](IndexRange tile, Index lanes, A*, A* sums) {
     if (call.bias.data != nullptr) {  // as a key with a weight of 1
-      std::fill_n(scratch.ones, row_tile, A(1));
-      const A* const bias = scratch.bias;
       kernels.row_accumulate(&bias, 1, features.size(), scratch.ones, row_tile, lanes, nullptr,
                              sums, row_tile);
     }
