@@ -22,7 +22,7 @@ void expect_one_result(const Sizes& sizes, const AnyMask& mask) {
     ThreadPool pool(threads);
     AttentionOptions options;
     options.executor = &pool;
-    for (int run = 0; run < 5; ++run) {
+    for (int run = 0; run < 20; ++run) {
       const AttentionResult<T, A> result =
           scaled_dot_product_attention(in.q.view(), in.k.view(), in.v.view(), mask, options, all);
       ASSERT_TRUE(same_bits(result.output.view(), expected.output.view()))
