@@ -418,6 +418,48 @@ TEST(HugeNumbers, AFarWeightCountsInDouble) {
   check_far_weights<double>({1, 5, 5.5, 6, 20, 60, 300, 690}, 1e300);  // e^-690 > 2^-1000
 }
 
+// The exponential alone: two keys with the scores 0 and -x, for many x, both orders of the keys,
+// and both forms. The weight of the far key is e^-x / (1 + e^-x), right relative to itself: (4 + x)
+// epsilon for the exponential, two for the denominator (its own share of the first, and its
+// rounding), one for the division.
+template <class T>
+void check_exponential(double end, Index count) {
+  const long double eps = test::epsilon<T>();
+  for (const bool far_first : {false, true}) {
+    for (const Index queries : {count, Index{4}}) {
+      const Shape4 rows{count / queries, 1, queries, 1};
+      TestTensor<T> q(rows), k({1, 1, 2, 1}), v({1, 1, 2, 1}), out(rows),
+          weights({rows.batch, 1, queries, 2});
+      q.fill([&](Index b, Index, Index i, Index) {
+        return end * static_cast<double>(b * queries + i) / static_cast<double>(count);
+      });
+      k.fill([&](Index, Index, Index j, Index) { return (j == 0) == far_first ? -1 : 0; });
+      v.fill_value(1);
+      AttentionOptions options;
+      options.scale = 1;
+      for (const InstructionSet set : test::instruction_sets()) {
+        options.instruction_set = set;
+        scaled_dot_product_attention(q.view(), k.view(), v.view(), out.view(), no_mask(), options,
+                                     {weights.view(), {}});
+        long double worst = 0;
+        test::for_each_index(rows, [&](Index b, Index, Index i, Index) {
+          const long double x = static_cast<long double>(q(b, 0, i, 0)), far = std::exp(-x);
+          const long double expected = far / (1 + far);
+          const long double actual = static_cast<long double>(weights(b, 0, i, far_first ? 0 : 1));
+          worst = (std::max)(worst, std::abs(actual / expected - 1) / eps / (4 + x + 3));
+        });
+        EXPECT_LE(worst, 1) << detail::name_of(set) << ", " << queries << " queries";
+      }
+    }
+  }
+}
+TEST(Exponential, IsRightRelativeToItselfInFloat) {
+  check_exponential<float>(100 * std::log(2.0), 40000);
+}
+TEST(Exponential, IsRightRelativeToItselfInDouble) {
+  check_exponential<double>(1000 * std::log(2.0), 40000);
+}
+
 TEST(HugeNumbers, ScoresOfAnySize) {
   struct Case {
     std::vector<double> key;
