@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attn/detail/micro_kernels.hpp"
+#include "support/oracle.hpp"
 #include "support/values.hpp"
 
 namespace attn {
@@ -58,7 +59,7 @@ struct State {
       }
     }
     std::vector<std::vector<double>> values;
-    std::vector<const double*> pointers;
+    std::vector<const void*> pointers;
     for (Index j = 0; j < keys; ++j) {
       values.emplace_back();
       for (Index d = 0; d < softmax.dim; ++d) values.back().push_back(value(begin + j, d));
@@ -66,7 +67,8 @@ struct State {
     for (const auto& row : values) pointers.push_back(row.data());
     const bool rescale =
         softmax.update_weights(scores.data(), softmax.rows_are_lanes ? keys : padded_keys, stride);
-    softmax.add_values(pointers.data(), keys, scores.data(), stride, rescale);
+    softmax.add_values(pointers.data(), detail::RowStorage::accumulation, keys, scores.data(),
+                       stride, rescale);
     return rescale;
   }
 };
@@ -78,18 +80,10 @@ double value_of(Index key, Index d) {
   return test::uniform(8, static_cast<std::uint64_t>(100 * key + d));
 }
 
-std::vector<InstructionSet> instruction_sets() {
-  std::vector<InstructionSet> sets = {InstructionSet::generic};
-  for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512}) {
-    if (detail::is_available(set, active_instruction_set())) sets.push_back(set);
-  }
-  return sets;
-}
-
 /// Calls f(rows_are_lanes, set).
 template <class F>
 void for_each_form(const F& f) {
-  for (const InstructionSet set : instruction_sets()) {
+  for (const InstructionSet set : test::instruction_sets()) {
     for (const bool rows_are_lanes : {false, true}) {
       SCOPED_TRACE(std::string(detail::name_of(set)) + (rows_are_lanes ? ", row lanes" : ""));
       f(rows_are_lanes, set);
@@ -196,7 +190,7 @@ TEST(OnlineSoftmax, NanIsNotEmpty) {
 
 TEST(MergeStates, SplitsAddUpToTheWhole) {
   const Index dim = 5, splits = 4;
-  for (const InstructionSet set : instruction_sets()) {
+  for (const InstructionSet set : test::instruction_sets()) {
     // Split 1 saw no key, split 2 is a sink without values.
     const double max[splits] = {3, kNone, 4, -2}, sum[splits] = {1.5, 0, 1, 2.25};
     std::vector<std::vector<double>> outs;
@@ -205,7 +199,7 @@ TEST(MergeStates, SplitsAddUpToTheWhole) {
       if (s == 1) continue;
       for (Index d = 0; d < dim; ++d) outs.back()[static_cast<std::size_t>(d)] = value_of(s, d);
     }
-    const double* parts[splits] = {outs[0].data(), outs[1].data(), nullptr, outs[3].data()};
+    const void* parts[splits] = {outs[0].data(), outs[1].data(), nullptr, outs[3].data()};
     double weights[splits], merged_max = 0, merged_sum = 0, out[16] = {};
     detail::merge_states(detail::kernels<double>(set), splits, max, sum, parts, weights, dim,
                          merged_max, merged_sum, out);
@@ -219,7 +213,7 @@ TEST(MergeStates, SplitsAddUpToTheWhole) {
 
 TEST(MergeStates, OfNothingIsNothing) {
   const double max[2] = {kNone, kNone}, sum[2] = {0, 0}, garbage = test::quiet_nan<double>();
-  const double* parts[2] = {&garbage, &garbage};
+  const void* parts[2] = {&garbage, &garbage};
   double weights[2], merged_max = 0, merged_sum = 1, out[16] = {};
   detail::merge_states(detail::kernels<double>(InstructionSet::best), 2, max, sum, parts, weights,
                        1, merged_max, merged_sum, out);

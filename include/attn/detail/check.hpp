@@ -224,7 +224,7 @@ AttentionCall<A> describe_call(CallShapes& call, const TensorRef& q, const KeyVa
                         &table,
                         &widening(options.instruction_set),
                         plan_tiles(group * q.shape.length, source.length, dim,
-                                   source.values.shape.dim, table.row_tile)};
+                                   source.values.shape.dim, table.lanes, table.row_tile)};
   const KeyRange batches = call.batches(q.shape.batch);
   work.first_batch = batches.begin;
   work.batch = batches.size();

@@ -47,7 +47,7 @@ struct Scratch {
   A* spare;                   ///< sums that nobody reads, one a row; three numbers a split
   A* scores;                  ///< one tile
   A *key_copy, *value_copy;   ///< converted rows of one tile
-  const A **key_rows, **value_rows;
+  const void **key_rows, **value_rows;
   const void** ahead_rows;  ///< of the next tile, for prefetching
 
   Scratch(const AttentionCall<A>& call, Arena& arena) {
@@ -62,9 +62,9 @@ struct Scratch {
     scores = arena.take<A>(keys * (plan.rows_are_lanes ? plan.row_tile : rows));
     key_copy = arena.take<A>(call.copies_keys() ? keys * call.key_dim : 0);
     value_copy = arena.take<A>(keys * call.value_dim);
-    key_rows = arena.take<const A*>(keys);
+    key_rows = arena.take<const void*>(keys);
     ahead_rows = arena.take<const void*>(call.source.map.is_plain() ? 0 : keys);
-    value_rows = arena.take<const A*>((std::max)(keys, call.num_splits() + 1));
+    value_rows = arena.take<const void*>((std::max)(keys, call.num_splits() + 1));
   }
 
   /// Elements a row of queries / outputs takes. In the row-lane form tiles lie behind each other as
