@@ -48,12 +48,21 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
   const Index step = call.plan.key_tile;
   for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
     const KeyRange fetched = keys & KeyRange{begin, begin + step};
-    fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched, false,
-               scratch.key_rows, scratch.key_copy, *call.widen);
+    A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
+    if (call.matrix_unit == nullptr) {
+      fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched, false,
+                 scratch.key_rows, scratch.key_copy, *call.widen);
+    }
     fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched,
-               pass == ValuePass::finite_only, scratch.value_rows, scratch.value_copy, *call.widen);
+               pass == ValuePass::finite_only, scratch.value_rows, value_copy, *call.widen);
     if (pass == ValuePass::finite_only) {
-      zero_non_finite(scratch.value_copy, fetched.size() * call.value_dim);
+      zero_non_finite(value_copy, fetched.size() * call.value_dim);
+    }
+    if constexpr (std::is_same_v<A, float>) {
+      if (call.matrix_unit != nullptr) {
+        pack_keys(call, scratch, block.batch, key_head, fetched, begin);
+        if (pass != ValuePass::non_finite_only) pack_values(call, scratch, fetched, begin);
+      }
     }
     for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
       const KeyRange seen = fetched & tile.keys;
@@ -67,6 +76,9 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
           next_rows(call, scratch, call.source.keys, block.batch, key_head, seen, keys.end));
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
+      if (call.matrix_unit != nullptr && (call.mask.modifies() || cover == Cover::partial)) {
+        call.matrix_unit->configure();  // a user's function may have used it for itself
+      }
 
       const A* const* const values = scratch.value_rows + (seen.begin - fetched.begin);
       if (pass == ValuePass::non_finite_only) {
@@ -81,7 +93,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
       add_values(
-          tile.state, scores, stairs, values, rescale,
+          call, scratch, tile.state, scores, stairs, begin, values, rescale,
           next_rows(call, scratch, call.source.values, block.batch, value_head, seen, keys.end));
     });
   }
@@ -187,6 +199,7 @@ void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
     const Index group = item / splits % groups, split = item % splits;
     const Scratch<A> scratch = scratch_of(slot);
     const RowBlock rows = rows_of(group, block);
+    const MatrixUnitScope unit(call.matrix_unit);
     attend_block(call, scratch, rows, call.split(split));
     for_each_row_tile(call, scratch, rows, [&](const RowTile<A>& tile) {
       if (call.is_split()) {
@@ -226,6 +239,7 @@ std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const Key
   // accept both types, nor a number lie within the range of both.
   AttentionOptions sizing;
   sizing.instruction_set = options.instruction_set;
+  sizing.allow_bf16_weights = options.allow_bf16_weights;
   const AttentionCall<A> call =
       describe_call<A>(shapes, q, source, nullptr, TensorRef(), no_mask(), sizing, {});
   const Index items = call.batch * call.num_groups * call.num_blocks() * call.num_splits();

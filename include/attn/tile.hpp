@@ -182,16 +182,17 @@ struct TilePlan {
   Index key_split = 0;          ///< keys of a work item; a multiple of key_tile
 };
 
-/// `rows`: rows of the group (its query heads times Sq); `row_tile`: the kernel table's.
+/// `rows`: rows of the group (its query heads times Sq); `row_tile`: the kernel table's;
+/// `key_tile`: of heads that are not very wide.
 inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index value_dim,
-                           Index row_tile) {
+                           Index row_tile, Index key_tile = 128) {
   TilePlan plan;
   const Index dims = (std::max)(Index{1}, key_dim + value_dim);
   // Below 16 rows most lanes of a row-per-lane tile would idle; dot products over dim fill them.
   plan.rows_are_lanes = rows >= 16;
   // 128 keys x 48 rows of float scores are 24 KiB: they stay in L1 between the stages (64 to 192
   // keys measured alike). Very wide heads get fewer keys, so that converted K/V tiles stay bounded.
-  plan.key_tile = dims <= 1024 ? 128 : dims <= 2048 ? 64 : 32;
+  plan.key_tile = dims <= 1024 ? key_tile : dims <= 2048 ? 64 : 32;
   const Index all_keys = (std::max)(Index{1}, ceil_div(key_length, plan.key_tile)) * plan.key_tile;
   if (plan.rows_are_lanes) {
     plan.row_tile = row_tile;
@@ -208,6 +209,14 @@ inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index va
   const Index split = 4096;
   plan.key_split = rows <= 64 ? (std::min)(all_keys, split) : all_keys;
   return plan;
+}
+
+/// The same for the matrix form. 64 rows are two blocks of the matrix unit that share the keys they
+/// load; 256 keys make chains of 8 products for each load and store of the outputs. By the unit's
+/// description; not measured.
+inline TilePlan plan_matrix_tiles(Index rows, Index key_length, Index key_dim, Index value_dim) {
+  return plan_tiles(rows, key_length, key_dim, value_dim, 64,
+                    key_dim + value_dim <= 512 ? 256 : 128);
 }
 
 }  // namespace detail

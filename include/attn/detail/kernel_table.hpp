@@ -52,7 +52,7 @@ struct KernelTable {
   void (*row_accumulate)(const A* const* values, Index num_keys, Index dim, const A* weights,
                          Index weight_stride, Index rows, const A* correction, A* out,
                          Index out_stride);
-  /// out[d][r] /= divisor[r]
+  /// out[d][r] /= divisor[r]; -0 becomes 0.
   void (*row_divide)(A* out, Index dim, Index rows, Index stride, const A* divisor);
 
   // Dim lanes. Lines are rows (queries); `stride` separates them and is a multiple of `lanes`, and
@@ -82,10 +82,16 @@ struct KernelTable {
   bool (*all_finite)(const A* x, Index lines, Index count, Index stride);
 };
 
-/// 16-bit storage to float, exactly.
+/// Between 16-bit storage and float.
 struct WidenTable {
+  // To float, exactly.
   void (*half)(const std::uint16_t* from, float* to, Index count);
   void (*bfloat16)(const std::uint16_t* from, float* to, Index count);
+  /// Pairs of lines of `count` elements, rounded to bfloat16 (to nearest, ties to even): lane r of
+  /// to's line i holds from[2 i][r] in its lower half and from[2 i + 1][r] in its upper. A last
+  /// line without another is paired with zeros. `to` may be `from`, or begin before it.
+  void (*pair_bfloat16)(const float* from, Index lines, Index count, Index from_stride, float* to,
+                        Index to_stride);
 };
 
 }  // namespace detail

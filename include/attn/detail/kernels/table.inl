@@ -152,8 +152,38 @@ inline void widen_bfloat16(const std::uint16_t* from, float* to, Index count) {
   }
 }
 
+/// The bits of a bfloat16, in the upper half of each lane; the lower half is undefined.
+ATTN_SIMD_INLINE Int32Vec round_to_bfloat16(FloatVec x) {
+  const Int32Vec bits = as_bits(x);
+  // A NaN is cut off: rounded up, it could become a zero. Those of arithmetic stay NaN.
+  const Int32Vec is_nan = reinterpret_cast<Int32Vec>((bits & 0x7FFFFFFF) > 0x7F800000);
+  return bits + ((0x7FFF + ((bits >> 16) & 1)) & ~is_nan);
+}
+
+ATTN_SIMD_INLINE FloatVec pair_bfloat16_lanes(FloatVec low, FloatVec high) {
+  return as_float(((round_to_bfloat16(low) >> 16) & 0xFFFF) |
+                  (round_to_bfloat16(high) & static_cast<std::int32_t>(0xFFFF0000u)));
+}
+
+inline void pair_bfloat16(const float* from, Index lines, Index count, Index from_stride, float* to,
+                          Index to_stride) {
+  constexpr Index kLanes = Simd<float>::kLanes;
+  for (Index line = 0; line < lines; line += 2, from += 2 * from_stride, to += to_stride) {
+    const bool has_both = line + 1 < lines;
+    const float* const next = from + from_stride;
+    Index i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      store(to + i, pair_bfloat16_lanes(load(from + i), has_both ? load(next + i) : FloatVec{}));
+    }
+    if (i < count) {
+      const FloatVec high = has_both ? load_first(next + i, count - i) : FloatVec{};
+      store_first(to + i, pair_bfloat16_lanes(load_first(from + i, count - i), high), count - i);
+    }
+  }
+}
+
 inline const WidenTable& widen_table() {
-  static constexpr WidenTable table = {widen_half, widen_bfloat16};
+  static constexpr WidenTable table = {widen_half, widen_bfloat16, pair_bfloat16};
   return table;
 }
 
