@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "attn/attention.hpp"
@@ -429,6 +430,43 @@ TEST(Concurrency, ACallMayRunInsideATaskOfItsPool) {
     same[static_cast<std::size_t>(i)] = bool(same_bits(results.out.view(), expected.out.view()));
   });
   for (const int s : same) EXPECT_EQ(s, 1);
+}
+
+/// Keys and values as T against the same numbers as float, for every row count around the forms'
+/// limits.
+template <class T>
+void expect_the_bits_of_float_storage() {
+  for (const InstructionSet set : test::instruction_sets()) {
+    AttentionOptions options;
+    options.instruction_set = set;
+    for (const Index queries : {1, 2, 3, 4, 7, 15, 16, 31, 33}) {
+      for (const Index dim : {1, 7, 16, 40, 65}) {
+        Tensor4Buffer<float> q({1, 2, queries, dim}), out(q.shape()), expected(q.shape());
+        Tensor4Buffer<T> k({1, 2, 133, dim}), v(k.shape());
+        Tensor4Buffer<float> wide_k(k.shape()), wide_v(v.shape());
+        for (Index i = 0; i < q.size(); ++i) {
+          q.data()[i] = static_cast<float>(test::uniform(1, static_cast<std::uint64_t>(i)));
+        }
+        for (Index i = 0; i < k.size(); ++i) {
+          const auto n = static_cast<std::uint64_t>(i);
+          k.data()[i] = test::to<T>(test::uniform(2, n));
+          v.data()[i] = test::to<T>(test::uniform(3, n));
+          wide_k.data()[i] = static_cast<float>(k.data()[i]);
+          wide_v.data()[i] = static_cast<float>(v.data()[i]);
+        }
+        scaled_dot_product_attention(q, k, v, out, no_mask(), options);
+        scaled_dot_product_attention(q, wide_k, wide_v, expected, no_mask(), options);
+        EXPECT_TRUE(same_bits(std::as_const(out).view(), std::as_const(expected).view()))
+            << queries << " queries, dim " << dim << ", " << detail::name_of(set);
+      }
+    }
+  }
+}
+
+// 16-bit rows are read in place or converted first, by the number of rows: never with other sums.
+TEST(Bits, KeysAndValuesOf16BitsAreTheFloatsTheyStandFor) {
+  expect_the_bits_of_float_storage<half>();
+  expect_the_bits_of_float_storage<bfloat16>();
 }
 
 }  // namespace

@@ -39,6 +39,14 @@ namespace detail {
 /// NaNs in V, which a weight of 0 does not stop: 0 * infinity is NaN.
 enum class ValuePass { plain, finite_only, non_finite_only };
 
+/// How a tile's keys or values are fetched: kernels of few rows read them as they are stored.
+template <class A>
+Fetch fetch_of(const AttentionCall<A>& call, ValuePass pass) {
+  if (pass == ValuePass::finite_only) return Fetch::copied;
+  if (pass == ValuePass::non_finite_only || call.plan.rows_are_lanes) return Fetch::converted;
+  return Fetch::as_stored;
+}
+
 /// Attends a block of rows to `keys`, one tile after the other.
 template <class A>
 void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
@@ -48,13 +56,17 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
   const Index step = call.plan.key_tile;
   for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
     const KeyRange fetched = keys & KeyRange{begin, begin + step};
-    A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
+    // The matrix form packs keys by itself, and values at their places in the key tile.
+    RowStorage key_storage = RowStorage::accumulation;
     if (call.matrix_unit == nullptr) {
-      fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched, false,
-                 scratch.key_rows, scratch.key_copy, *call.widen);
+      key_storage = fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched,
+                               fetch_of(call, ValuePass::plain), scratch.key_rows, scratch.key_copy,
+                               *call.widen);
     }
-    fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched,
-               pass == ValuePass::finite_only, scratch.value_rows, value_copy, *call.widen);
+    A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
+    const RowStorage value_storage =
+        fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched,
+                   fetch_of(call, pass), scratch.value_rows, value_copy, *call.widen);
     if (pass == ValuePass::finite_only) {
       zero_non_finite(value_copy, fetched.size() * call.value_dim);
     }
@@ -72,15 +84,15 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
 
       const Staircase stairs = find_staircase(call, tile, seen, cover);
       const ScoreTile<A> scores = compute_scores(
-          call, scratch, tile, seen, stairs, fetched.begin, begin,
-          next_rows(call, scratch, call.source.keys, block.batch, key_head, seen, keys.end));
+          call, scratch, tile, seen, stairs, key_storage, fetched.begin, begin,
+          next_rows(call, scratch, block, tile, call.source.keys, key_head, seen, keys.end));
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
       if (call.matrix_unit != nullptr && (call.mask.modifies() || cover == Cover::partial)) {
         call.matrix_unit->configure();  // a user's function may have used it for itself
       }
 
-      const A* const* const values = scratch.value_rows + (seen.begin - fetched.begin);
+      const RowPointers values = scratch.value_rows + (seen.begin - fetched.begin);
       if (pass == ValuePass::non_finite_only) {
         OnlineSoftmax<A> frozen = tile.state;  // m is final, and l is not summed twice
         frozen.sum = scratch.spare;
@@ -93,8 +105,8 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
       add_values(
-          call, scratch, tile.state, scores, stairs, begin, values, rescale,
-          next_rows(call, scratch, call.source.values, block.batch, value_head, seen, keys.end));
+          call, scratch, tile.state, scores, stairs, begin, values, value_storage, rescale,
+          next_rows(call, scratch, block, tile, call.source.values, value_head, seen, keys.end));
     });
   }
 }

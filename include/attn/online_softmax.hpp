@@ -74,17 +74,17 @@ struct OnlineSoftmax {
     return softmax(scores, num_keys, rows, stride, max, sum, correction);
   }
 
-  /// o = o * correction + weights * values. `ahead`: what to prefetch meanwhile, in the dim-lane
-  /// form.
-  void add_values(const A* const* values, Index num_keys, const A* weights, Index stride,
-                  bool rescale, const Prefetch& ahead = {}) const {
+  /// o = o * correction + weights * values; in the row-lane form values are stored in the
+  /// accumulation type. `ahead`: what to prefetch meanwhile.
+  void add_values(RowPointers values, RowStorage storage, Index num_keys, const A* weights,
+                  Index stride, bool rescale, const Prefetch& ahead = {}) const {
     const A* const factor = rescale ? correction : nullptr;
     if (rows_are_lanes) {
-      kernels->row_accumulate(values, num_keys, dim, weights, stride, rows, factor, out,
-                              out_stride);
-    } else {
-      kernels->dim_accumulate(values, num_keys, dim, weights, stride, rows, factor, out, out_stride,
+      kernels->row_accumulate(values, num_keys, dim, weights, stride, rows, factor, out, out_stride,
                               ahead);
+    } else {
+      kernels->dim_accumulate[static_cast<int>(storage)](values, num_keys, dim, weights, stride,
+                                                         rows, factor, out, out_stride, ahead);
     }
   }
 
@@ -118,7 +118,7 @@ struct OnlineSoftmax {
 /// numbers. Writes the merged state; `out` must be zero.
 template <class A>
 void merge_states(const KernelTable<A>& kernels, Index count, const A* max, const A* sum,
-                  const A** parts, A* weights, Index dim, A& merged_max, A& merged_sum, A* out) {
+                  const void** parts, A* weights, Index dim, A& merged_max, A& merged_sum, A* out) {
   merged_max = negative_infinity<A>();
   merged_sum = 0;
   for (Index i = 0; i < count; ++i) {
@@ -134,7 +134,9 @@ void merge_states(const KernelTable<A>& kernels, Index count, const A* max, cons
     weights[live] = weight;
     parts[live++] = parts[i];
   }
-  kernels.dim_accumulate(parts, live, dim, weights, live, 1, nullptr, out, dim, Prefetch{});
+  constexpr int kStorage = static_cast<int>(RowStorage::accumulation);
+  kernels.dim_accumulate[kStorage](parts, live, dim, weights, live, 1, nullptr, out, dim,
+                                   Prefetch{});
 }
 
 }  // namespace detail

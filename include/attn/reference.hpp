@@ -21,23 +21,32 @@
 namespace attn {
 namespace detail {
 
-/// -infinity from its bits: under -ffast-math the constant is not to be written.
+// -infinity is written and recognised by its bits, and passed by reference: under -ffast-math a
+// compiler may take it that no comparison, argument or result is infinite.
+
 template <class A>
-A reference_minus_infinity() {
-  const std::uint32_t bits = 0xFF800000u;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return static_cast<A>(value);
+void reference_set_minus_infinity(A& value) {
+  if constexpr (sizeof(A) == sizeof(std::uint64_t)) {
+    const std::uint64_t bits = 0xFFF0000000000000u;
+    std::memcpy(&value, &bits, sizeof value);
+  } else if constexpr (sizeof(A) == sizeof(std::uint32_t)) {
+    const std::uint32_t bits = 0xFF800000u;
+    std::memcpy(&value, &bits, sizeof value);
+  } else {
+    value = -std::numeric_limits<A>::infinity();
+  }
 }
 
-/// Whether a score is -infinity; by its bits where the format is known.
 template <class A>
-bool reference_is_minus_infinity(A value) {
-  if constexpr (sizeof(A) <= sizeof(double)) {
-    const double wide = static_cast<double>(value);
+bool reference_is_minus_infinity(const A& value) {
+  if constexpr (sizeof(A) == sizeof(std::uint64_t)) {
     std::uint64_t bits;
-    std::memcpy(&bits, &wide, sizeof bits);
+    std::memcpy(&bits, &value, sizeof bits);
     return bits == 0xFFF0000000000000u;
+  } else if constexpr (sizeof(A) == sizeof(std::uint32_t)) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits == 0xFF800000u;
   } else {
     return value < std::numeric_limits<A>::lowest();
   }
@@ -139,7 +148,6 @@ void reference_attention(Tensor4<Q> q, Tensor4<K> k, Tensor4<V> v, Tensor4<O> ou
   const A softcap = static_cast<A>(options.softcap);
   const A keep_scale = A(1) / (A(1) - static_cast<A>(options.dropout.probability));
   const std::uint64_t drop_below = dropout_threshold(options.dropout.probability);
-  const A minus_infinity = detail::reference_minus_infinity<A>();
 
   std::vector<A> score(static_cast<std::size_t>(keys)), weight(static_cast<std::size_t>(keys));
   std::vector<bool> present(static_cast<std::size_t>(keys));
@@ -151,8 +159,9 @@ void reference_attention(Tensor4<Q> q, Tensor4<K> k, Tensor4<V> v, Tensor4<O> ou
       const Index value_head = h / (q.heads() / v.heads());
       const RandomPlane random(RandomPlane::Stream::attention_weights, options.dropout.seed,
                                options.dropout.offset, b, h);
-      const A sink = options.sinks.empty() ? minus_infinity : static_cast<A>(options.sinks[h]);
-      const bool has_sink = !detail::reference_is_minus_infinity(sink);
+      const bool has_sink =
+          !options.sinks.empty() && !detail::reference_is_minus_infinity(options.sinks[h]);
+      const A sink = has_sink ? static_cast<A>(options.sinks[h]) : A(0);
 
       for (Index i = 0; i < q.length(); ++i) {
         // 1. Scores, and which keys are there at all.
@@ -218,8 +227,12 @@ void reference_attention(Tensor4<Q> q, Tensor4<K> k, Tensor4<V> v, Tensor4<O> ou
           }
         }
         if (wants_log_sum_exp) {
-          extra.log_sum_exp(b, h, i, 0) =
-              any_present || has_sink ? maximum + std::log(denominator) : minus_infinity;
+          A& log_sum_exp = extra.log_sum_exp(b, h, i, 0);
+          if (any_present || has_sink) {
+            log_sum_exp = maximum + std::log(denominator);
+          } else {
+            detail::reference_set_minus_infinity(log_sum_exp);
+          }
         }
       }
     }

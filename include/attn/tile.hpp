@@ -182,14 +182,16 @@ struct TilePlan {
   Index key_split = 0;          ///< keys of a work item; a multiple of key_tile
 };
 
-/// `rows`: rows of the group (its query heads times Sq); `row_tile`: the kernel table's;
+/// `rows`: rows of the group (its query heads times Sq); `lanes`, `row_tile`: the kernel table's;
 /// `key_tile`: of heads that are not very wide.
 inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index value_dim,
-                           Index row_tile, Index key_tile = 128) {
+                           Index lanes, Index row_tile, Index key_tile = 128) {
   TilePlan plan;
   const Index dims = (std::max)(Index{1}, key_dim + value_dim);
-  // Below 16 rows most lanes of a row-per-lane tile would idle; dot products over dim fill them.
-  plan.rows_are_lanes = rows >= 16;
+  // With few rows most lanes of a row-per-lane tile would idle, and a scalar of K or V that is
+  // broadcast to one vector only costs as much as its arithmetic: dot products over dim are faster.
+  // Against one tile of keys or less, they lose that to what each row costs by itself.
+  plan.rows_are_lanes = rows >= 16 && (rows >= 2 * lanes || key_length <= 128);
   // 128 keys x 48 rows of float scores are 24 KiB: they stay in L1 between the stages (64 to 192
   // keys measured alike). Very wide heads get fewer keys, so that converted K/V tiles stay bounded.
   plan.key_tile = dims <= 1024 ? key_tile : dims <= 2048 ? 64 : 32;
@@ -214,8 +216,9 @@ inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index va
 /// The same for the matrix form. 64 rows are two blocks of the matrix unit that share the keys they
 /// load; 256 keys make chains of 8 products for each load and store of the outputs. By the unit's
 /// description; not measured.
-inline TilePlan plan_matrix_tiles(Index rows, Index key_length, Index key_dim, Index value_dim) {
-  return plan_tiles(rows, key_length, key_dim, value_dim, 64,
+inline TilePlan plan_matrix_tiles(Index rows, Index key_length, Index key_dim, Index value_dim,
+                                  Index lanes) {
+  return plan_tiles(rows, key_length, key_dim, value_dim, lanes, 64,
                     key_dim + value_dim <= 512 ? 256 : 128);
 }
 

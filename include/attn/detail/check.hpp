@@ -123,10 +123,10 @@ struct AttentionCall {
   }
   /// Cuts the work into tiles, for the matrix form if `unit` is not null and the rows are enough.
   void plan_work(const MatrixUnit* unit) {
-    plan = plan_tiles(rows(), key_length, key_dim, value_dim, kernels->row_tile);
+    plan = plan_tiles(rows(), key_length, key_dim, value_dim, kernels->lanes, kernels->row_tile);
     matrix_unit = plan.rows_are_lanes ? unit : nullptr;
     if (matrix_unit != nullptr) {
-      plan = plan_matrix_tiles(rows(), key_length, key_dim, value_dim);
+      plan = plan_matrix_tiles(rows(), key_length, key_dim, value_dim, kernels->lanes);
     }
     // A rolling cache holds the last keys of a sequence without end: no work for those before.
     Index first_key = key_length;

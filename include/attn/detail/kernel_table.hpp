@@ -21,14 +21,31 @@
 namespace attn {
 namespace detail {
 
-/// Memory to bring closer while something else is computed: `bytes` bytes from each address
-/// first + j * stride on, or from rows[j]. Nothing is read, so the addresses need not be valid.
+/// Memory to bring closer while something else is computed: of each row j, at first + j * stride or
+/// at rows[j], `bytes` bytes from `offset` on. Nothing is read, so the addresses need not be valid.
 struct Prefetch {
   std::uintptr_t first = 0;
   std::uintptr_t stride = 0;  ///< bytes; negative strides wrap around
   Index bytes = 0;            ///< 0: nothing
   const void* const* rows = nullptr;
+  Index offset = 0;  ///< bytes
 };
+
+/// Elements of 16 bits, whatever class stores them.
+struct __attribute__((may_alias)) HalfBits {
+  std::uint16_t bits;
+};
+struct __attribute__((may_alias)) Bfloat16Bits {
+  std::uint16_t bits;
+};
+
+/// How the keys and values that a kernel reads are stored: in the accumulation type, or in 16 bits
+/// (where that is float).
+enum class RowStorage : unsigned char { accumulation, half, bfloat16 };
+constexpr int kRowStorages = 3;
+
+/// Keys and values are given by the address of each one's row.
+using RowPointers = const void* const*;
 
 template <class A>
 struct KernelTable {
@@ -38,38 +55,42 @@ struct KernelTable {
   // Row lanes. `rows` counts lanes and is a multiple of `lanes`; `stride` is the distance from one
   // key's (or dim's) line of rows to the next.
 
-  /// scores[j][r] = scale * sum_d keys[j][d] * queries[d][r]
-  void (*row_scores)(const A* const* keys, Index num_keys, Index dim, const A* queries,
-                     Index query_stride, Index rows, A scale, A* scores, Index stride);
+  /// scores[j][r] = scale * sum_d keys[j][d] * queries[d][r], keys in the accumulation type;
+  /// prefetches num_keys rows of `ahead`.
+  void (*row_scores)(RowPointers keys, Index num_keys, Index dim, const A* queries,
+                     Index query_stride, Index rows, A scale, A* scores, Index stride,
+                     const Prefetch& ahead);
   /// One step of the online softmax, lane by lane: scores become exp(score - max), `sum` grows by
   /// them, and `max` moves up when it has grown by more than 8 ln 2 (which scales `sum` by
   /// `correction`, else 1). Returns whether any correction differs from 1. A score of -infinity
   /// becomes exactly 0.
   bool (*row_softmax)(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
                       A* correction);
-  /// out[d][r] = out[d][r] * correction[r] + sum_j values[j][d] * weights[j][r]; correction may be
-  /// null (1).
-  void (*row_accumulate)(const A* const* values, Index num_keys, Index dim, const A* weights,
+  /// out[d][r] = out[d][r] * correction[r] + sum_j values[j][d] * weights[j][r], values in the
+  /// accumulation type; correction may be null (1). Prefetches num_keys rows of `ahead`.
+  void (*row_accumulate)(RowPointers values, Index num_keys, Index dim, const A* weights,
                          Index weight_stride, Index rows, const A* correction, A* out,
-                         Index out_stride);
+                         Index out_stride, const Prefetch& ahead);
   /// out[d][r] /= divisor[r]; -0 becomes 0.
   void (*row_divide)(A* out, Index dim, Index rows, Index stride, const A* divisor);
 
   // Dim lanes. Lines are rows (queries); `stride` separates them and is a multiple of `lanes`, and
   // queries are padded with zeros to it.
 
-  /// scores[r][j] = scale * sum_d queries[r][d] * keys[j][d]; prefetches num_keys rows of `ahead`.
-  void (*dim_scores)(const A* const* keys, Index num_keys, Index dim, const A* queries,
-                     Index query_stride, Index rows, A scale, A* scores, Index stride,
-                     const Prefetch& ahead);
+  /// scores[r][j] = scale * sum_d queries[r][d] * keys[j][d], by the keys' RowStorage; prefetches
+  /// num_keys rows of `ahead`.
+  void (*dim_scores[kRowStorages])(RowPointers keys, Index num_keys, Index dim, const A* queries,
+                                   Index query_stride, Index rows, A scale, A* scores, Index stride,
+                                   const Prefetch& ahead);
   /// As row_softmax, on `num_keys` (a multiple of `lanes`) scores of each row.
   bool (*dim_softmax)(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
                       A* correction);
-  /// out[r][d] = out[r][d] * correction[r] + sum_j weights[r][j] * values[j][d]; prefetches
-  /// num_keys rows of `ahead`.
-  void (*dim_accumulate)(const A* const* values, Index num_keys, Index dim, const A* weights,
-                         Index weight_stride, Index rows, const A* correction, A* out,
-                         Index out_stride, const Prefetch& ahead);
+  /// out[r][d] = out[r][d] * correction[r] + sum_j weights[r][j] * values[j][d], by the values'
+  /// RowStorage; prefetches num_keys rows of `ahead`.
+  void (*dim_accumulate[kRowStorages])(RowPointers values, Index num_keys, Index dim,
+                                       const A* weights, Index weight_stride, Index rows,
+                                       const A* correction, A* out, Index out_stride,
+                                       const Prefetch& ahead);
 
   // Both forms, on `lines` runs of `count` elements (a multiple of `lanes`).
 
@@ -85,8 +106,8 @@ struct KernelTable {
 /// Between 16-bit storage and float.
 struct WidenTable {
   // To float, exactly.
-  void (*half)(const std::uint16_t* from, float* to, Index count);
-  void (*bfloat16)(const std::uint16_t* from, float* to, Index count);
+  void (*half)(const HalfBits* from, float* to, Index count);
+  void (*bfloat16)(const Bfloat16Bits* from, float* to, Index count);
   /// Pairs of lines of `count` elements, rounded to bfloat16 (to nearest, ties to even): lane r of
   /// to's line i holds from[2 i][r] in its lower half and from[2 i + 1][r] in its upper. A last
   /// line without another is paired with zeros. `to` may be `from`, or begin before it.

@@ -36,7 +36,7 @@ struct LinearPlan {
 
 inline LinearPlan plan_linear(Index length, Index in, Index row_tile) {
   LinearPlan plan;
-  plan.rows_are_lanes = length >= 16;  // as plan_tiles, for the same reason
+  plan.rows_are_lanes = length >= 16;  // else most lanes would idle
   if (plan.rows_are_lanes) {
     // Tokens of a block take 384 KiB of float at most: they stay in L2, and each row of W that is
     // fetched (and perhaps converted) serves all of them.
@@ -116,7 +116,7 @@ struct LinearScratch {
   A* part;         ///< row lanes: the products of one tile over one depth
   A* weight_copy;  ///< rows of W, converted
   A *bias, *ones;  ///< of the item's features; one a token
-  const A** weight_rows;
+  const void** weight_rows;
 
   LinearScratch(const LinearCall<A>& call, Arena& arena) {
     const LinearPlan& plan = call.plan;
@@ -130,7 +130,7 @@ struct LinearScratch {
         has_plain_rows<A>(call.weight) ? 0 : plan.feature_tile * copy_stride(call, depth));
     bias = arena.take<A>(features);
     ones = arena.take<A>(plan.row_tile);
-    weight_rows = arena.take<const A*>(plan.feature_tile);
+    weight_rows = arena.take<const void*>(plan.feature_tile);
   }
 
   /// Elements between copied rows of W: no power of two, at which transposed lines would share few
@@ -140,16 +140,16 @@ struct LinearScratch {
   }
 };
 
-/// Points scratch.weight_rows at the elements `depth` of W's rows `features`, contiguous in A.
+/// Points scratch.weight_rows at the elements `depth` of W's rows `features`, contiguous.
 template <class A>
-void fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch, IndexRange features,
-                   IndexRange depth) {
+RowStorage fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch,
+                         IndexRange features, IndexRange depth) {
   const TensorRef& weight = call.weight;
   const bool is_in_by_out = weight.stride.length == 1 && weight.stride.dim != 1 && call.in() > 1;
   if (!is_in_by_out) {
-    fetch_rows(columns(weight, depth), KeyMap(), 0, 0, features, false, scratch.weight_rows,
-               scratch.weight_copy, *call.widen);
-    return;
+    return fetch_rows(columns(weight, depth), KeyMap(), 0, 0, features,
+                      call.plan.rows_are_lanes ? Fetch::converted : Fetch::as_stored,
+                      scratch.weight_rows, scratch.weight_copy, *call.widen);
   }
   // The rows of this memory are the columns of W.
   const Index stride = LinearScratch<A>::copy_stride(call, depth.size());
@@ -161,6 +161,7 @@ void fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch, I
   for (Index f = 0; f < features.size(); ++f) {
     scratch.weight_rows[f] = scratch.weight_copy + f * stride;
   }
+  return RowStorage::accumulation;
 }
 
 /// One item with a lane for each token.
@@ -203,7 +204,7 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
         sums += (first - features.begin) * row_tile;
         A* const products = begin == 0 ? sums : scratch.part;
         kernels.row_scores(scratch.weight_rows, fetched.size(), depth.size(), queries, row_tile,
-                           lanes, A(1), products, row_tile);
+                           lanes, A(1), products, row_tile, Prefetch{});
         if (begin == 0) return;
         for (Index f = 0; f < fetched.size(); ++f) {
           // No further than the lanes in use: beyond them lies what nobody has written.
@@ -214,12 +215,12 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
   }
 
   const TensorRef out = columns(call.out, features);
-  const A* const bias = scratch.bias;
+  const void* const bias = scratch.bias;
   std::fill_n(scratch.ones, row_tile, A(1));
   for_each_tile([&](IndexRange tile, Index lanes, A*, A* sums) {
     if (call.bias.data != nullptr) {  // as a key with a weight of 1
       kernels.row_accumulate(&bias, 1, features.size(), scratch.ones, row_tile, lanes, nullptr,
-                             sums, row_tile);
+                             sums, row_tile, Prefetch{});
     }
     call.for_each_run(out, tile, [&](Index token, Index offset, Index count) {
       store_columns(out, offset, count, sums + token - tile.begin, row_tile, kernels);
@@ -236,10 +237,11 @@ void multiply_dim_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
   if (call.in() == 0) {
     std::fill_n(scratch.sums, tokens.size() * stride, A(0));
   } else {
-    fetch_weights(call, scratch, features, IndexRange{0, call.in()});
-    kernels.dim_scores(scratch.weight_rows, features.size(), call.in(),
-                       converted + tokens.begin * call.token_stride(), call.token_stride(),
-                       tokens.size(), A(1), scratch.sums, stride, Prefetch{});
+    const RowStorage storage = fetch_weights(call, scratch, features, IndexRange{0, call.in()});
+    kernels.dim_scores[static_cast<int>(storage)](scratch.weight_rows, features.size(), call.in(),
+                                                  converted + tokens.begin * call.token_stride(),
+                                                  call.token_stride(), tokens.size(), A(1),
+                                                  scratch.sums, stride, Prefetch{});
   }
   const TensorRef out = columns(call.out, features);
   call.for_each_run(out, tokens, [&](Index token, Index offset, Index count) {

@@ -40,7 +40,7 @@ inline bool scales_queries(const AttentionCall<float>& call) {
 inline void scale_lines(const AttentionCall<float>& call, float* x, Index lines, Index rows,
                         Index stride, float* factors) {
   std::fill_n(factors, rows, call.scale);
-  call.kernels->row_accumulate(nullptr, 0, lines, nullptr, 0, rows, factors, x, stride);
+  call.kernels->row_accumulate(nullptr, 0, lines, nullptr, 0, rows, factors, x, stride, {});
 }
 
 /// Packs a tile's converted queries, lines of rows, into pairs of dims, in place.

@@ -6,7 +6,9 @@
 // is called except through its table.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "attn/config.hpp"
 #include "attn/detail/kernel_table.hpp"

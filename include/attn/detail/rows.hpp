@@ -57,8 +57,11 @@ template <class A, class T>
 void load_elements(const T* in, Index stride, Index count, A* out, const WidenTable& widen) {
   if constexpr (std::is_same_v<A, float> && sizeof(T) == 2) {
     if (stride == 1) {
-      const auto* const bits = reinterpret_cast<const std::uint16_t*>(in);
-      (std::is_same_v<T, Eigen::half> ? widen.half : widen.bfloat16)(bits, out, count);
+      if constexpr (std::is_same_v<T, Eigen::half>) {
+        widen.half(reinterpret_cast<const HalfBits*>(in), out, count);
+      } else {
+        widen.bfloat16(reinterpret_cast<const Bfloat16Bits*>(in), out, count);
+      }
       return;
     }
   }
@@ -200,24 +203,48 @@ inline void find_rows(const TensorRef& tensor, const KeyMap& map, Index batch, I
   }
 }
 
-/// Fills rows[0 .. keys.size()) with pointers to the rows of `keys`, contiguous in A: into the
-/// tensor itself where its elements are A's and adjacent, else into `copy`, converted.
+/// What a stage needs of the rows that it fetches.
+enum class Fetch : unsigned char {
+  as_stored,  ///< contiguous elements of any RowStorage
+  converted,  ///< contiguous elements of A, in place or copied
+  copied,     ///< a copy that the stage may change
+};
+
+/// How rows of `tensor` can be read in place, if at all.
 template <class A>
-void fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index head, KeyRange keys,
-                bool must_copy, const A** rows, A* copy, const WidenTable& widen) {
-  const bool direct = !must_copy && has_plain_rows<A>(tensor);
+RowStorage storage_of(const TensorRef& tensor) {
+  const bool is_contiguous = tensor.stride.dim == 1 || tensor.shape.dim == 1;
+  if constexpr (std::is_same_v<A, float>) {
+    if (is_contiguous && tensor.type == ElementType::float16) return RowStorage::half;
+    if (is_contiguous && tensor.type == ElementType::bfloat16) return RowStorage::bfloat16;
+  }
+  return RowStorage::accumulation;
+}
+
+/// Fills rows[0 .. keys.size()) with pointers to the rows of `keys`, contiguous elements
+/// each, and returns how they are stored: in the tensor itself where `fetch` allows it, else in
+/// `copy`, converted to A.
+template <class A>
+RowStorage fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index head,
+                      KeyRange keys, Fetch fetch, const void** rows, A* copy,
+                      const WidenTable& widen) {
+  const RowStorage storage =
+      fetch == Fetch::as_stored ? storage_of<A>(tensor) : RowStorage::accumulation;
+  const bool is_copied =
+      fetch == Fetch::copied || (storage == RowStorage::accumulation && !has_plain_rows<A>(tensor));
+  if (!is_copied) {
+    find_rows(tensor, map, batch, head, keys, rows);
+    return storage;
+  }
   const Index dim = tensor.shape.dim;
   for (Index key = keys.begin; key < keys.end;) {
     const KeyMap::Run run = map.find(tensor, batch, head, key);
     const Index end = key + (std::min)(run.length, keys.end - key);
-    A* const copies = copy + (key - keys.begin) * dim;
-    if (!direct) load_rows(tensor, run.offset, end - key, copies, widen);
-    for (Index i = 0; key < end; ++key, ++i) {
-      rows[key - keys.begin] =
-          direct ? static_cast<const A*>(tensor.data) + run.offset + i * tensor.stride.length
-                 : copies + i * dim;
-    }
+    load_rows(tensor, run.offset, end - key, copy + (key - keys.begin) * dim, widen);
+    key = end;
   }
+  for (Index i = 0; i < keys.size(); ++i) rows[i] = copy + i * dim;
+  return storage;
 }
 
 }  // namespace detail

@@ -49,7 +49,7 @@ struct Scratch {
   A *key_copy, *value_copy;        ///< converted rows of one tile
   A *packed_keys, *packed_values;  ///< of one tile, in the matrix form
   A* value_pairs;                  ///< of one chunk of keys
-  const A **key_rows, **value_rows;
+  const void **key_rows, **value_rows;
   const void** ahead_rows;  ///< of the next tile, for prefetching
 
   Scratch(const AttentionCall<A>& call, Arena& arena) {
@@ -68,9 +68,9 @@ struct Scratch {
     packed_keys = arena.take<A>(is_matrix ? keys * key_stride(call) : 0);
     packed_values = arena.take<A>(is_matrix ? out_stride(call) * value_stride(call) : 0);
     value_pairs = arena.take<A>(is_matrix ? MatrixUnit::kPairs * call.value_dim : 0);
-    key_rows = arena.take<const A*>(keys);
+    key_rows = arena.take<const void*>(keys);
     ahead_rows = arena.take<const void*>(call.source.map.is_plain() ? 0 : keys);
-    value_rows = arena.take<const A*>((std::max)(keys, call.num_splits() + 1));
+    value_rows = arena.take<const void*>((std::max)(keys, call.num_splits() + 1));
   }
 
   /// Elements a row of queries / outputs takes. In the row-lane form tiles lie behind each other as

@@ -146,28 +146,30 @@ Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, K
   return stairs;
 }
 
-/// The rows of the tile after `keys`, up to `end`, for a stage to prefetch while it works on
-/// `keys`. Few rows are bound by memory; scores and values alternate, which hides the order of
-/// either from the hardware.
+/// The rows of the key tile after `keys`, up to `end`, for a stage to prefetch while the last row
+/// tile of `block` works on `keys`. Few rows are bound by memory; scores and values alternate,
+/// which hides the order of either from the hardware.
 template <class A>
-Prefetch next_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const TensorRef& tensor,
-                   Index batch, Index head, KeyRange keys, Index end) {
-  if (call.plan.rows_are_lanes || keys.end >= end) return {};
+Prefetch next_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
+                   const RowTile<A>& tile, const TensorRef& tensor, Index head, KeyRange keys,
+                   Index end) {
+  const bool is_last = tile.rows.first_row + tile.rows.count == block.first_row + block.count;
+  if (!is_last || keys.end >= end) return {};
   const Index step = call.plan.key_tile, row_bytes = tensor.shape.dim * tensor.element_size;
   const KeyMap& map = call.source.map;
   if (!map.is_plain()) {
     const KeyRange next{(std::min)(keys.begin + step, end), (std::min)(keys.end + step, end)};
-    find_rows(tensor, map, batch, head, next, scratch.ahead_rows);
+    find_rows(tensor, map, block.batch, head, next, scratch.ahead_rows);
     std::fill(scratch.ahead_rows + next.size(), scratch.ahead_rows + keys.size(), nullptr);
-    return {0, 0, row_bytes, scratch.ahead_rows};
+    return {0, 0, row_bytes, scratch.ahead_rows, 0};
   }
   const auto bytes = [&](Index elements) {
     return static_cast<std::uintptr_t>(elements * tensor.element_size);
   };
   const Index offset =
-      map.find(tensor, batch, head, keys.begin).offset + step * tensor.stride.length;
+      map.find(tensor, block.batch, head, keys.begin).offset + step * tensor.stride.length;
   return {reinterpret_cast<std::uintptr_t>(tensor.data) + bytes(offset),
-          bytes(tensor.stride.length), row_bytes, nullptr};
+          bytes(tensor.stride.length), row_bytes, nullptr, 0};
 }
 
 /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of
@@ -176,14 +178,15 @@ Prefetch next_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, cons
 template <class A>
 ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scratch,
                             const RowTile<A>& tile, KeyRange keys, const Staircase& stairs,
-                            Index first_fetched, Index tile_begin, const Prefetch& ahead) {
+                            RowStorage storage, Index first_fetched, Index tile_begin,
+                            const Prefetch& ahead) {
   const KernelTable<A>& kernels = *call.kernels;
   if (tile.state.rows_are_lanes) {
     const Index stride = call.plan.row_tile, lanes = call.lanes();
     // In the matrix form keys stand at their places in the key tile.
     A* const first =
         scratch.scores + (call.matrix_unit == nullptr ? 0 : (keys.begin - tile_begin) * stride);
-    const auto compute = [&](KeyRange part, Index first_row, Index rows) {
+    const auto compute = [&](KeyRange part, Index first_row, Index rows, const Prefetch& next) {
       if (part.empty()) return;
       if constexpr (std::is_same_v<A, float>) {
         if (call.matrix_unit != nullptr) {
@@ -194,18 +197,18 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
       }
       kernels.row_scores(scratch.key_rows + (part.begin - first_fetched), part.size(), call.key_dim,
                          tile.queries + first_row, tile.query_stride, rows, call.scale,
-                         first + (part.begin - keys.begin) * stride + first_row, stride);
+                         first + (part.begin - keys.begin) * stride + first_row, stride, next);
     };
     const auto leave_out = [&](KeyRange part, Index first_row, Index rows) {
       for (Index key = part.begin; key < part.end; ++key) {
         std::fill_n(first + (key - keys.begin) * stride + first_row, rows, negative_infinity<A>());
       }
     };
-    compute(stairs.common, 0, tile.state.rows);
+    compute(stairs.common, 0, tile.state.rows, ahead);
     for (Index v = 0; v < stairs.vectors; ++v) {
       const Index first_row = v * lanes;
-      compute(stairs.before(v), first_row, lanes);
-      compute(stairs.behind(v), first_row, lanes);
+      compute(stairs.before(v), first_row, lanes, {});
+      compute(stairs.behind(v), first_row, lanes, {});
       leave_out({keys.begin, stairs.seen[v].begin}, first_row, lanes);
       leave_out({stairs.seen[v].end, keys.end}, first_row, lanes);
     }
@@ -225,9 +228,9 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     }
   };
   pad();
-  kernels.dim_scores(scratch.key_rows + (keys.begin - first_fetched), keys.size(), call.key_dim,
-                     tile.queries, tile.query_stride, tile.rows.count, call.scale,
-                     scratch.scores + before, stride, ahead);
+  kernels.dim_scores[static_cast<int>(storage)](
+      scratch.key_rows + (keys.begin - first_fetched), keys.size(), call.key_dim, tile.queries,
+      tile.query_stride, tile.rows.count, call.scale, scratch.scores + before, stride, ahead);
   if (call.softcap > 0) {
     kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
     pad();
@@ -239,7 +242,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
 inline void add_values_by_matrix(const AttentionCall<float>& call, const Scratch<float>& scratch,
                                  const OnlineSoftmax<float>& state, KeyRange keys,
                                  const Staircase& stairs, Index tile_begin, bool rescale) {
-  if (rescale) state.add_values(nullptr, 0, nullptr, 0, true);
+  if (rescale) state.add_values(nullptr, RowStorage::accumulation, 0, nullptr, 0, true);
   const float* const pairs = pack_weights(call, scratch, state.rows, keys, tile_begin);
   if (stairs.vectors == 0) {
     multiply_values(call, scratch, pairs, state.rows, keys, tile_begin, state.out);
@@ -253,11 +256,12 @@ inline void add_values_by_matrix(const AttentionCall<float>& call, const Scratch
 }
 
 /// o = o * correction + weights * values, in ascending order of keys for every row. `ahead` is
-/// prefetched meanwhile in the dim-lane form.
+/// prefetched meanwhile.
 template <class A>
 void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
                 const OnlineSoftmax<A>& state, const ScoreTile<A>& weights, const Staircase& stairs,
-                Index tile_begin, const A* const* values, bool rescale, const Prefetch& ahead) {
+                Index tile_begin, RowPointers values, RowStorage storage, bool rescale,
+                const Prefetch& ahead) {
   if constexpr (std::is_same_v<A, float>) {
     if (call.matrix_unit != nullptr) {
       add_values_by_matrix(call, scratch, state, weights.keys, stairs, tile_begin, rescale);
@@ -267,11 +271,11 @@ void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
   const Index first_key = weights.keys.begin;
   const Index stride = state.rows_are_lanes ? weights.key_stride : weights.row_stride;
   if (stairs.vectors == 0) {
-    state.add_values(values, weights.keys.size(), weights.scores, stride, rescale, ahead);
+    state.add_values(values, storage, weights.keys.size(), weights.scores, stride, rescale, ahead);
     return;
   }
   const auto add = [&](KeyRange part, const OnlineSoftmax<A>& rows, Index first_row, bool scale) {
-    rows.add_values(values + (part.begin - first_key), part.size(),
+    rows.add_values(values + (part.begin - first_key), storage, part.size(),
                     weights.scores + (part.begin - first_key) * stride + first_row, stride, scale);
   };
   bool has_before = false;
@@ -422,9 +426,9 @@ void zero_non_finite(A* values, Index count) {
 /// dropped key's value must not reach the output, and 0 times infinity would.
 template <class A>
 void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
-                    const A* const* values) {
+                    RowPointers values) {
   for (Index key = weights.keys.begin; key < weights.keys.end; ++key) {
-    const A* const value = values[key - weights.keys.begin];
+    const A* const value = static_cast<const A*>(values[key - weights.keys.begin]);
     for (Index d = 0; d < state.dim; ++d) {
       if (is_finite(value[d])) continue;
       for (Index row = 0; row < weights.rows.count; ++row) {

@@ -5,69 +5,109 @@ namespace attn {
 namespace detail {
 namespace ATTN_SIMD_NAMESPACE {
 
-/// One key against kRows queries. Keys are read one after the other, as they lie in memory: several
-/// at a time would hide their order from the hardware's prefetching.
-template <class A, unsigned kRows>
-ATTN_SIMD_INLINE void dot_key(const A* key, Index dim, const A* queries, Index query_stride,
-                              A scale, A* scores, Index stride) {
+/// Adds the products of one vector of dims to the sums: `count` dims, or all lanes if it is 0.
+template <class A, class Element, unsigned kKeys, unsigned kRows>
+ATTN_SIMD_INLINE void add_products(const Element* const* keys, Index d, Index count,
+                                   const A* queries, Index query_stride,
+                                   typename Simd<A>::Vec (*sum)[kRows]) {
   using Vec = typename Simd<A>::Vec;
-  constexpr Index kLanes = Simd<A>::kLanes;
-  Vec sum[kRows] = {};
-  Index d = 0;
-  for (; d + kLanes <= dim; d += kLanes) {
-    const Vec k = load(key + d);
-    ATTN_SIMD_UNROLL
-    for (unsigned r = 0; r < kRows; ++r) {
-      sum[r] = multiply_add(k, load(queries + r * query_stride + d), sum[r]);
-    }
-  }
-  if (d < dim) {
-    const Vec k = load_first(key + d, dim - d);
-    ATTN_SIMD_UNROLL
-    for (unsigned r = 0; r < kRows; ++r) {
-      sum[r] = multiply_add(k, load(queries + r * query_stride + d), sum[r]);
-    }
+  Vec key[kKeys];
+  ATTN_SIMD_UNROLL
+  for (unsigned j = 0; j < kKeys; ++j) {
+    key[j] = count == 0 ? load(keys[j] + d) : load_first(keys[j] + d, count);
   }
   ATTN_SIMD_UNROLL
-  for (unsigned r = 0; r < kRows; ++r) scores[r * stride] = sum_lanes<A>(sum[r]) * scale;
-}
-
-/// To the second-level cache, one cache line at a time.
-ATTN_SIMD_INLINE void prefetch_row(const Prefetch& ahead, Index j) {
-  const std::uintptr_t first = ahead.rows != nullptr
-                                   ? reinterpret_cast<std::uintptr_t>(ahead.rows[j])
-                                   : ahead.first + static_cast<std::uintptr_t>(j) * ahead.stride;
-  for (Index i = 0; i < ahead.bytes; i += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(first + static_cast<std::uintptr_t>(i)), 0, 2);
+  for (unsigned r = 0; r < kRows; ++r) {
+    const Vec query = load(queries + r * query_stride + d);
+    ATTN_SIMD_UNROLL
+    for (unsigned j = 0; j < kKeys; ++j) sum[j][r] = multiply_add(key[j], query, sum[j][r]);
   }
 }
 
-template <class A, unsigned kRows>
-ATTN_SIMD_INLINE void dot_rows(const A* const* keys, Index num_keys, Index dim, const A* queries,
+/// The scores of kRows queries, as many as a vector has parts of 16 bytes, against as many keys as
+/// 16 bytes hold scores: their sums over dim fill one vector, whose part r belongs to row r. (Fewer
+/// rows fill its first parts.) Only the first `count` keys are there.
+template <class A, class Element, unsigned kRows>
+ATTN_SIMD_INLINE void dot_block(RowPointers keys, Index count, Index dim, const A* queries,
+                                Index query_stride, A scale, A* scores, Index stride) {
+  using Vec = typename Simd<A>::Vec;
+  constexpr Index kLanes = Simd<A>::kLanes;
+  constexpr unsigned kKeys = 16 / sizeof(A);
+  const Element* key[kKeys];
+  ATTN_SIMD_UNROLL
+  for (unsigned j = 0; j < kKeys; ++j) {
+    key[j] = static_cast<const Element*>(keys[j < count ? j : 0]);
+  }
+  Vec sum[kKeys][kRows] = {};
+  Index d = 0;
+  for (; d + kLanes <= dim; d += kLanes) {
+    add_products<A, Element, kKeys, kRows>(key, d, 0, queries, query_stride, sum);
+  }
+  if (d < dim) {
+    add_products<A, Element, kKeys, kRows>(key, d, dim - d, queries, query_stride, sum);
+  }
+  Vec parts[kKeys];
+  ATTN_SIMD_UNROLL
+  for (unsigned j = 0; j < kKeys; ++j) parts[j] = fold_to_parts<A, kRows>(sum[j]);
+  A total[Simd<A>::kLanes];
+  store(total, fold_parts(parts) * broadcast(scale));
+  ATTN_SIMD_UNROLL
+  for (unsigned r = 0; r < kRows; ++r) {
+    if (count == kKeys) {
+      __builtin_memcpy(scores + r * stride, total + r * kKeys, 16);
+    } else {
+      for (Index j = 0; j < count; ++j) scores[r * stride + j] = total[r * kKeys + j];
+    }
+  }
+}
+
+template <class A, class Element, unsigned kRows>
+ATTN_SIMD_INLINE void dot_rows(RowPointers keys, Index num_keys, Index dim, const A* queries,
                                Index query_stride, A scale, A* scores, Index stride,
                                const Prefetch& ahead) {
-  for (Index j = 0; j < num_keys; ++j) {
-    prefetch_row(ahead, j);
-    dot_key<A, kRows>(keys[j], dim, queries, query_stride, scale, scores + j, stride);
+  constexpr Index kKeys = 16 / sizeof(A);
+  Index j = 0;
+  for (; j + kKeys <= num_keys; j += kKeys) {
+    for (Index i = j; i < j + kKeys; ++i) prefetch_row(ahead, i);
+    dot_block<A, Element, kRows>(keys + j, kKeys, dim, queries, query_stride, scale, scores + j,
+                                 stride);
+  }
+  if (j < num_keys) {
+    for (Index i = j; i < num_keys; ++i) prefetch_row(ahead, i);
+    dot_block<A, Element, kRows>(keys + j, num_keys - j, dim, queries, query_stride, scale,
+                                 scores + j, stride);
   }
 }
 
-template <class A>
-void dim_scores(const A* const* keys, Index num_keys, Index dim, const A* queries,
-                Index query_stride, Index rows, A scale, A* scores, Index stride,
-                const Prefetch& ahead) {
+/// Calls CALL(number of rows) for groups of rows: as many as kMax, then halves of it.
+#define ATTN_FOR_EACH_ROW_GROUP(kMax, CALL) \
+  Index r = 0;                              \
+  for (; r + kMax <= rows; r += kMax) {     \
+    CALL(kMax);                             \
+  }                                         \
+  if constexpr (kMax > 2) {                 \
+    if (r + 2 <= rows) {                    \
+      CALL(2);                              \
+      r += 2;                               \
+    }                                       \
+  }                                         \
+  if constexpr (kMax > 1) {                 \
+    if (r < rows) {                         \
+      CALL(1);                              \
+    }                                       \
+  }
+
+template <class A, class Element>
+void dim_scores(RowPointers keys, Index num_keys, Index dim, const A* queries, Index query_stride,
+                Index rows, A scale, A* scores, Index stride, const Prefetch& ahead) {
+  constexpr unsigned kMaxRows = ATTN_SIMD_BYTES / 16;
   Prefetch once = ahead;
-  Index r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    dot_rows<A, 4>(keys, num_keys, dim, queries + r * query_stride, query_stride, scale,
-                   scores + r * stride, stride, once);
-    once.bytes = 0;
-  }
-  for (; r < rows; ++r) {
-    dot_rows<A, 1>(keys, num_keys, dim, queries + r * query_stride, query_stride, scale,
-                   scores + r * stride, stride, once);
-    once.bytes = 0;
-  }
+#define ATTN_CALL(N)                                                                            \
+  dot_rows<A, Element, N>(keys, num_keys, dim, queries + r * query_stride, query_stride, scale, \
+                          scores + r * stride, stride, once);                                   \
+  once.bytes = 0
+  ATTN_FOR_EACH_ROW_GROUP(kMaxRows, ATTN_CALL)
+#undef ATTN_CALL
 }
 
 template <class A>
@@ -96,8 +136,8 @@ bool dim_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A*
   return any;
 }
 
-template <class A, unsigned kRows, unsigned kVectors>
-ATTN_SIMD_INLINE void axpy_block(const A* const* values, Index num_keys, Index first_dim,
+template <class A, class Element, unsigned kRows, unsigned kVectors>
+ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first_dim,
                                  const A* weights, Index weight_stride, const A* correction, A* out,
                                  Index out_stride, const Prefetch& ahead) {
   using Vec = typename Simd<A>::Vec;
@@ -113,9 +153,10 @@ ATTN_SIMD_INLINE void axpy_block(const A* const* values, Index num_keys, Index f
   }
   for (Index j = 0; j < num_keys; ++j) {
     prefetch_row(ahead, j);
+    const Element* const row = static_cast<const Element*>(values[j]) + first_dim;
     Vec value[kVectors];
     ATTN_SIMD_UNROLL
-    for (unsigned v = 0; v < kVectors; ++v) value[v] = load(values[j] + first_dim + v * kLanes);
+    for (unsigned v = 0; v < kVectors; ++v) value[v] = load(row + v * kLanes);
     ATTN_SIMD_UNROLL
     for (unsigned r = 0; r < kRows; ++r) {
       const Vec weight = broadcast(weights[r * weight_stride + j]);
@@ -131,62 +172,59 @@ ATTN_SIMD_INLINE void axpy_block(const A* const* values, Index num_keys, Index f
 }
 
 /// The last, incomplete vector of the dims.
-template <class A>
-ATTN_SIMD_INLINE void axpy_tail(const A* const* values, Index num_keys, Index first_dim,
-                                Index count, const A* weights, A factor, A* out) {
+template <class A, class Element>
+ATTN_SIMD_INLINE void axpy_tail(RowPointers values, Index num_keys, Index first_dim, Index count,
+                                const A* weights, A factor, A* out) {
   using Vec = typename Simd<A>::Vec;
   Vec sum = load(out) * broadcast(factor);
   for (Index j = 0; j < num_keys; ++j) {
-    sum = multiply_add(broadcast(weights[j]), load_first(values[j] + first_dim, count), sum);
+    const Vec value = load_first(static_cast<const Element*>(values[j]) + first_dim, count);
+    sum = multiply_add(broadcast(weights[j]), value, sum);
   }
   store(out, sum);
 }
 
-template <class A, unsigned kRows>
-ATTN_SIMD_INLINE void axpy_rows(const A* const* values, Index num_keys, Index dim, const A* weights,
+template <class A, class Element, unsigned kRows>
+ATTN_SIMD_INLINE void axpy_rows(RowPointers values, Index num_keys, Index dim, const A* weights,
                                 Index weight_stride, const A* correction, A* out, Index out_stride,
                                 const Prefetch& ahead) {
   constexpr Index kLanes = Simd<A>::kLanes;
-  constexpr unsigned kWide = kRows == 1 ? 8 : ATTN_SIMD_X86 == 4 ? 4 : 2;
+  constexpr unsigned kSums = ATTN_SIMD_X86 == 4 ? 16 : 8;  // of 32 or 16 registers
+  constexpr unsigned kWide = kSums / kRows < 8 ? kSums / kRows : 8;
   Prefetch once = ahead;
   Index d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
-    axpy_block<A, kRows, kWide>(values, num_keys, d, weights, weight_stride, correction, out + d,
-                                out_stride, once);
+    axpy_block<A, Element, kRows, kWide>(values, num_keys, d, weights, weight_stride, correction,
+                                         out + d, out_stride, once);
     once.bytes = 0;
   }
   for (; d + kLanes <= dim; d += kLanes) {
-    axpy_block<A, kRows, 1>(values, num_keys, d, weights, weight_stride, correction, out + d,
-                            out_stride, once);
+    axpy_block<A, Element, kRows, 1>(values, num_keys, d, weights, weight_stride, correction,
+                                     out + d, out_stride, once);
     once.bytes = 0;
   }
   if (d < dim) {
     for (Index r = 0; r < kRows; ++r) {
-      axpy_tail<A>(values, num_keys, d, dim - d, weights + r * weight_stride,
-                   correction == nullptr ? A(1) : correction[r], out + r * out_stride + d);
+      axpy_tail<A, Element>(values, num_keys, d, dim - d, weights + r * weight_stride,
+                            correction == nullptr ? A(1) : correction[r], out + r * out_stride + d);
     }
   }
 }
 
-template <class A>
-void dim_accumulate(const A* const* values, Index num_keys, Index dim, const A* weights,
+template <class A, class Element>
+void dim_accumulate(RowPointers values, Index num_keys, Index dim, const A* weights,
                     Index weight_stride, Index rows, const A* correction, A* out, Index out_stride,
                     const Prefetch& ahead) {
   Prefetch once = ahead;
-  Index r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    axpy_rows<A, 4>(values, num_keys, dim, weights + r * weight_stride, weight_stride,
-                    correction == nullptr ? nullptr : correction + r, out + r * out_stride,
-                    out_stride, once);
-    once.bytes = 0;
-  }
-  for (; r < rows; ++r) {
-    axpy_rows<A, 1>(values, num_keys, dim, weights + r * weight_stride, weight_stride,
-                    correction == nullptr ? nullptr : correction + r, out + r * out_stride,
-                    out_stride, once);
-    once.bytes = 0;
-  }
+#define ATTN_CALL(N)                                                                               \
+  axpy_rows<A, Element, N>(values, num_keys, dim, weights + r * weight_stride, weight_stride,      \
+                           correction == nullptr ? nullptr : correction + r, out + r * out_stride, \
+                           out_stride, once);                                                      \
+  once.bytes = 0
+  ATTN_FOR_EACH_ROW_GROUP(4, ATTN_CALL)
+#undef ATTN_CALL
 }
+#undef ATTN_FOR_EACH_ROW_GROUP
 
 }  // namespace ATTN_SIMD_NAMESPACE
 }  // namespace detail

@@ -20,14 +20,14 @@ struct Registers {
 };
 
 template <class A, unsigned kKeys, unsigned kVectors>
-ATTN_SIMD_INLINE void score_block(const A* const* keys, Index dim, const A* queries,
-                                  Index query_stride, A scale, A* scores, Index stride) {
+ATTN_SIMD_INLINE void score_block(RowPointers keys, Index dim, const A* queries, Index query_stride,
+                                  A scale, A* scores, Index stride) {
   using Vec = typename Simd<A>::Vec;
   constexpr Index kLanes = Simd<A>::kLanes;
   Vec sum[kKeys][kVectors] = {};
   const A* key[kKeys];
   ATTN_SIMD_UNROLL
-  for (unsigned j = 0; j < kKeys; ++j) key[j] = keys[j];
+  for (unsigned j = 0; j < kKeys; ++j) key[j] = static_cast<const A*>(keys[j]);
   for (Index d = 0; d < dim; ++d) {
     Vec query[kVectors];
     ATTN_SIMD_UNROLL
@@ -50,12 +50,13 @@ ATTN_SIMD_INLINE void score_block(const A* const* keys, Index dim, const A* quer
 }
 
 template <class A, unsigned kVectors>
-ATTN_SIMD_INLINE void score_columns(const A* const* keys, Index num_keys, Index dim,
-                                    const A* queries, Index query_stride, A scale, A* scores,
-                                    Index stride) {
+ATTN_SIMD_INLINE void score_columns(RowPointers keys, Index num_keys, Index dim, const A* queries,
+                                    Index query_stride, A scale, A* scores, Index stride,
+                                    const Prefetch& ahead) {
   constexpr unsigned kKeys = Registers<A>::kLines;
   Index j = 0;
   for (; j + kKeys <= num_keys; j += kKeys) {
+    for (Index i = j; i < j + Index(kKeys); ++i) prefetch_row(ahead, i);
     score_block<A, kKeys, kVectors>(keys + j, dim, queries, query_stride, scale,
                                     scores + j * stride, stride);
   }
@@ -82,10 +83,13 @@ ATTN_SIMD_INLINE void score_columns(const A* const* keys, Index num_keys, Index 
   }
 
 template <class A>
-void row_scores(const A* const* keys, Index num_keys, Index dim, const A* queries,
-                Index query_stride, Index rows, A scale, A* scores, Index stride) {
-#define ATTN_CALL(N) \
-  score_columns<A, N>(keys, num_keys, dim, queries + r, query_stride, scale, scores + r, stride)
+void row_scores(RowPointers keys, Index num_keys, Index dim, const A* queries, Index query_stride,
+                Index rows, A scale, A* scores, Index stride, const Prefetch& ahead) {
+  Prefetch once = ahead;
+#define ATTN_CALL(N)                                                                             \
+  score_columns<A, N>(keys, num_keys, dim, queries + r, query_stride, scale, scores + r, stride, \
+                      once);                                                                     \
+  once.bytes = 0
   ATTN_FOR_EACH_COLUMN_GROUP(ATTN_CALL)
 #undef ATTN_CALL
 }
@@ -164,9 +168,9 @@ bool row_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A*
 }
 
 template <class A, unsigned kDims, unsigned kVectors>
-ATTN_SIMD_INLINE void accumulate_block(const A* const* values, Index num_keys, Index first_dim,
+ATTN_SIMD_INLINE void accumulate_block(RowPointers values, Index num_keys, Index first_dim,
                                        const A* weights, Index weight_stride, const A* correction,
-                                       A* out, Index out_stride) {
+                                       A* out, Index out_stride, const Prefetch& ahead) {
   using Vec = typename Simd<A>::Vec;
   constexpr Index kLanes = Simd<A>::kLanes;
   Vec sum[kDims][kVectors];
@@ -184,7 +188,8 @@ ATTN_SIMD_INLINE void accumulate_block(const A* const* values, Index num_keys, I
     }
   }
   for (Index j = 0; j < num_keys; ++j) {
-    const A* const value = values[j] + first_dim;
+    const A* const value = static_cast<const A*>(values[j]) + first_dim;
+    prefetch_row(ahead, j);
     Vec weight[kVectors];
     ATTN_SIMD_UNROLL
     for (unsigned v = 0; v < kVectors; ++v)
@@ -204,28 +209,36 @@ ATTN_SIMD_INLINE void accumulate_block(const A* const* values, Index num_keys, I
 }
 
 template <class A, unsigned kVectors>
-ATTN_SIMD_INLINE void accumulate_columns(const A* const* values, Index num_keys, Index dim,
+ATTN_SIMD_INLINE void accumulate_columns(RowPointers values, Index num_keys, Index dim,
                                          const A* weights, Index weight_stride, const A* correction,
-                                         A* out, Index out_stride) {
+                                         A* out, Index out_stride, const Prefetch& ahead) {
   constexpr unsigned kDims = Registers<A>::kLines;
+  if (dim == 0) return;
+  // Each block of dims prefetches its own part of the rows: evenly spread over the work.
+  Prefetch part = ahead;
+  part.bytes = (ahead.bytes + dim - 1) / dim * kDims;
   Index d = 0;
   for (; d + kDims <= dim; d += kDims) {
+    part.offset = d * ahead.bytes / dim;
     accumulate_block<A, kDims, kVectors>(values, num_keys, d, weights, weight_stride, correction,
-                                         out + d * out_stride, out_stride);
+                                         out + d * out_stride, out_stride, part);
   }
   for (; d < dim; ++d) {
     accumulate_block<A, 1, kVectors>(values, num_keys, d, weights, weight_stride, correction,
-                                     out + d * out_stride, out_stride);
+                                     out + d * out_stride, out_stride, Prefetch{});
   }
 }
 
 template <class A>
-void row_accumulate(const A* const* values, Index num_keys, Index dim, const A* weights,
-                    Index weight_stride, Index rows, const A* correction, A* out,
-                    Index out_stride) {
-#define ATTN_CALL(N)                                                          \
-  accumulate_columns<A, N>(values, num_keys, dim, weights + r, weight_stride, \
-                           correction == nullptr ? nullptr : correction + r, out + r, out_stride)
+void row_accumulate(RowPointers values, Index num_keys, Index dim, const A* weights,
+                    Index weight_stride, Index rows, const A* correction, A* out, Index out_stride,
+                    const Prefetch& ahead) {
+  Prefetch once = ahead;
+#define ATTN_CALL(N)                                                                              \
+  accumulate_columns<A, N>(values, num_keys, dim, weights + r, weight_stride,                     \
+                           correction == nullptr ? nullptr : correction + r, out + r, out_stride, \
+                           once);                                                                 \
+  once.bytes = 0
   ATTN_FOR_EACH_COLUMN_GROUP(ATTN_CALL)
 #undef ATTN_CALL
 }

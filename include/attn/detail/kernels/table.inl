@@ -89,67 +89,39 @@ bool all_finite(const A* x, Index lines, Index count, Index stride) {
   return true;
 }
 
-template <class A>
-const KernelTable<A>& kernel_table() {
+/// `Half` and `Bfloat16`: A where the table does not read 16-bit rows.
+template <class A, class Half, class Bfloat16>
+const KernelTable<A>& make_table() {
   static constexpr KernelTable<A> table = {
-      Simd<A>::kLanes,   Simd<A>::kLanes * Registers<A>::kTileVectors,
-      row_scores<A>,     row_softmax<A>,
-      row_accumulate<A>, row_divide<A>,
-      dim_scores<A>,     dim_softmax<A>,
-      dim_accumulate<A>, softcap<A>,
-      transpose<A>,      all_finite<A>};
+      Simd<A>::kLanes,
+      Simd<A>::kLanes * Registers<A>::kTileVectors,
+      row_scores<A>,
+      row_softmax<A>,
+      row_accumulate<A>,
+      row_divide<A>,
+      {dim_scores<A, A>, dim_scores<A, Half>, dim_scores<A, Bfloat16>},
+      dim_softmax<A>,
+      {dim_accumulate<A, A>, dim_accumulate<A, Half>, dim_accumulate<A, Bfloat16>},
+      softcap<A>,
+      transpose<A>,
+      all_finite<A>};
   return table;
 }
-
-typedef std::uint16_t Uint16Half __attribute__((vector_size(ATTN_SIMD_BYTES / 2)));
-
-/// kLanes 16-bit elements, each in the lower half of a 32-bit lane.
-ATTN_SIMD_INLINE Int32Vec load_16_bits(const std::uint16_t* from) {
-  Uint16Half packed;
-  __builtin_memcpy(&packed, from, sizeof packed);
-  return __builtin_convertvector(packed, Int32Vec);
+template <class A>
+const KernelTable<A>& kernel_table() {
+  if constexpr (sizeof(A) == 4) {
+    return make_table<A, HalfBits, Bfloat16Bits>();
+  } else {
+    return make_table<A, A, A>();
+  }
 }
 
-ATTN_SIMD_INLINE FloatVec widen_half_lanes(const std::uint16_t* from) {
-#if ATTN_SIMD_X86 == 4
-  return _mm512_maskz_cvtph_ps(kAll16, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#elif ATTN_SIMD_X86 == 3
-  typedef short Int16Vec8 __attribute__((vector_size(16)));
-  Int16Vec8 packed;
-  __builtin_memcpy(&packed, from, 16);
-  return __builtin_ia32_vcvtph2ps256(packed);
-#else
-  // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
-  // subnormal numbers into normal ones; infinities and NaNs get float's exponent.
-  const Int32Vec bits = load_16_bits(from);
-  const Int32Vec magnitude = bits & 0x7FFF;
-  const Int32Vec is_special = reinterpret_cast<Int32Vec>(magnitude >= 0x7C00);
-  const Int32Vec scaled = as_bits(as_float(magnitude << 13) * broadcast(0x1p112f));
-  return as_float(scaled | (is_special & 0x7F800000) | ((bits & 0x8000) << 16));
-#endif
-}
-
-inline void widen_half(const std::uint16_t* from, float* to, Index count) {
+template <class Bits>
+void widen(const Bits* from, float* to, Index count) {
   constexpr Index kLanes = Simd<float>::kLanes;
   Index i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(to + i, widen_half_lanes(from + i));
-  if (i < count) {
-    std::uint16_t rest[kLanes] = {};
-    for (Index k = 0; i + k < count; ++k) rest[k] = from[i + k];
-    store_first(to + i, widen_half_lanes(rest), count - i);
-  }
-}
-
-inline void widen_bfloat16(const std::uint16_t* from, float* to, Index count) {
-  constexpr Index kLanes = Simd<float>::kLanes;
-  Index i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    store(to + i, as_float(load_16_bits(from + i) << 16));
-  }
-  for (; i < count; ++i) {
-    const std::uint32_t bits = static_cast<std::uint32_t>(from[i]) << 16;
-    __builtin_memcpy(to + i, &bits, 4);
-  }
+  for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
+  if (i < count) store_first(to + i, load_first(from + i, count - i), count - i);
 }
 
 /// The bits of a bfloat16, in the upper half of each lane; the lower half is undefined.
@@ -183,7 +155,7 @@ inline void pair_bfloat16(const float* from, Index lines, Index count, Index fro
 }
 
 inline const WidenTable& widen_table() {
-  static constexpr WidenTable table = {widen_half, widen_bfloat16, pair_bfloat16};
+  static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16};
   return table;
 }
 
