@@ -182,7 +182,7 @@ AttentionInspection<A> inspect(const TensorRef& q, const TensorRef& k, const Ten
   }
   AttentionOptions own = options;
   own.workspace = Workspace();
-  own.allow_bf16_weights = false;  // what is shown is what the float kernels compute
+  own.allow_bf16_weights = false;
   AttentionCall<A> call = describe_call<A>(shapes, q, KeyValueSource(k, v), nullptr, TensorRef(),
                                            mask, own, AttentionOutputs<A>{});
   // One head is a group by itself from here on; the tiles stay those of the whole call, and so the
@@ -261,7 +261,8 @@ inline namespace ATTN_ERRORS {
 ///   batch, head    0 <= batch < B, 0 <= head < Hq
 ///
 /// Scores come from the stages of the kernel, weights, output and log-sum-exp from the kernel: they
-/// have the bits of the call (before the rounding to a 16-bit out). options.workspace is not used.
+/// have the bits of the call (before the rounding to a 16-bit out). options.workspace is not used,
+/// nor is options.allow_bf16_weights: what is shown is what the float kernels compute.
 /// Score functions also see the keys that a mask drops.
 ///
 /// Throws: ShapeError, OptionError.
