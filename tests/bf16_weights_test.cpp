@@ -307,7 +307,7 @@ struct FullCall {
 /// The forms of work: one block of rows, several, split keys.
 std::vector<Sizes> bit_sizes() {
   return {
-      {2, 6, 3, 3, 31, 150, 20, 33}, {1, 2, 1, 1, 99, 300, 5, 600}, {1, 4, 2, 2, 20, 4200, 4, 5}};
+      {2, 6, 3, 3, 31, 150, 20, 33}, {1, 2, 1, 1, 170, 300, 5, 600}, {1, 4, 2, 2, 20, 4200, 4, 5}};
 }
 
 TEST(Bf16Weights, BitsDoNotDependOnExecutorOrWorkspace) {

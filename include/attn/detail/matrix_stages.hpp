@@ -49,7 +49,7 @@ inline void pack_queries(const AttentionCall<float>& call, float* queries, Index
   if (scales_queries(call)) {
     scale_lines(call, queries, call.key_dim, state.rows, stride, state.correction);
   }
-  call.widen->pair_bfloat16(queries, call.key_dim, state.rows, stride, queries, stride);
+  call.widen->pair_numbers(queries, call.key_dim, state.rows, stride, queries, stride);
   const Index pairs = Scratch<float>::key_stride(call);
   for (Index pair = ceil_div(call.key_dim, 2); pair < pairs; ++pair) {
     std::fill_n(queries + pair * stride, state.rows, 0.0f);
@@ -97,7 +97,7 @@ inline void pack_values(const AttentionCall<float>& call, const Scratch<float>& 
   std::fill(values + (keys.end - tile_begin) * dim, values + chunks.end * dim, 0.0f);
   for (Index key = chunks.begin; key < chunks.end; key += 2 * kPairs) {
     float* const packed = scratch.packed_values + key / 2;
-    call.widen->pair_bfloat16(values + key * dim, 2 * kPairs, dim, dim, scratch.value_pairs, dim);
+    call.widen->pair_numbers(values + key * dim, 2 * kPairs, dim, dim, scratch.value_pairs, dim);
     call.kernels->transpose(scratch.value_pairs, dim, kPairs, dim, packed, stride);
     for (Index d = dim; d < Scratch<float>::out_stride(call); ++d) {
       std::fill_n(packed + d * stride, kPairs, 0.0f);
@@ -131,7 +131,8 @@ inline void multiply_values(const AttentionCall<float>& call, const Scratch<floa
 }
 
 /// Packs a tile's weights, lines of rows, into pairs of keys; keys that fill up the chunks weigh 0.
-/// Returns the pair of the key tile's first two keys. In place.
+/// Returns the pair of the key tile's first two keys. In place. A weight that is NaN may become a
+/// number: its row's denominator is NaN, and with it the output.
 inline const float* pack_weights(const AttentionCall<float>& call, const Scratch<float>& scratch,
                                  Index rows, KeyRange keys, Index tile_begin) {
   const Index stride = call.plan.row_tile;
@@ -140,8 +141,8 @@ inline const float* pack_weights(const AttentionCall<float>& call, const Scratch
   float* const first = weights + chunks.begin * stride;
   std::fill(first, weights + (keys.begin - tile_begin) * stride, 0.0f);
   std::fill(weights + (keys.end - tile_begin) * stride, weights + chunks.end * stride, 0.0f);
-  call.widen->pair_bfloat16(first, chunks.size(), rows, stride, weights + chunks.begin / 2 * stride,
-                            stride);
+  call.widen->pair_numbers(first, chunks.size(), rows, stride, weights + chunks.begin / 2 * stride,
+                           stride);
   return weights;
 }
 

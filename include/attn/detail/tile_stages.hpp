@@ -396,7 +396,7 @@ void finish_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const 
     const Index offset = call.out.offset(tile.rows.batch, head, query, 0);
     if (lanes) {
       store_columns(call.out, offset, end - begin, state.out + begin, state.out_stride,
-                    *call.kernels);
+                    *call.kernels, *call.widen);
     }
     for (Index row = begin; row < end; ++row) {
       const Index i = query + row - begin;
