@@ -10,6 +10,8 @@
 //   dim lanes   one vector lane an element of the head dim (scores, values) or a key (softmax).
 //               Used for few rows, as in decoding, where most row lanes would idle.
 //
+// A third, the matrix form (matrix_stages.hpp), is row lanes whose products a matrix unit computes.
+//
 // All arithmetic is in A (float or double). Every lane's result depends on that lane's inputs
 // alone.
 #pragma once

@@ -15,7 +15,7 @@
 #include "attn/detail/simd.hpp"
 
 // An assembler that knows AMX comes with the compilers that have its header (GCC's, Clang's).
-#if ATTN_X86_TABLES && defined(__x86_64__) && defined(__has_include)
+#if ATTN_X86_TABLES && defined(__x86_64__) && !defined(__ILP32__) && defined(__has_include)
 #if __has_include(<amxbf16intrin.h>) || __has_include(<amxintrin.h>)
 #define ATTN_HAS_AMX_TILES 1
 #endif
@@ -160,6 +160,7 @@ struct AmxTiles {
       std::uint16_t bytes_of_row[16];
       std::uint8_t rows[16];
     };
+    static_assert(sizeof(Configuration) == 64);
     static constexpr Configuration all_tiles_whole = {
         1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
     __asm__ volatile("ldtilecfg\t%0" : : "m"(all_tiles_whole));
