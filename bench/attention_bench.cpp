@@ -132,6 +132,28 @@ BENCHMARK_TEMPLATE(types, Eigen::bfloat16)
     ->Arg(64)
     ->Unit(benchmark::kMillisecond);
 
+/// bfloat16 with weights that may be rounded: by the matrix unit, where the CPU has one.
+void bf16_weights(benchmark::State& state) {
+  const Index length = state.range(0);
+  const bool is_causal = state.range(2) != 0;
+  const Problem problem{
+      8, 8, length, length, state.range(1), is_causal ? Problem::causal_share(length) : 1};
+  Tensors<Eigen::bfloat16> tensors(problem);
+  attn::AttentionOptions options;
+  options.allow_bf16_weights = true;
+  if (is_causal) {
+    bench::run(state, problem, tensors, attn::causal(), options);
+  } else {
+    bench::run(state, problem, tensors, attn::no_mask(), options);
+  }
+  const bool has_unit = attn::detail::find_matrix_unit(options.instruction_set) != nullptr;
+  state.SetLabel(has_unit ? "AMX" : "no AMX");
+}
+BENCHMARK(bf16_weights)
+    ->ArgNames({"length", "dim", "causal"})
+    ->ArgsProduct({{1024, 4096}, {64, 128}, {0, 1}})
+    ->Unit(benchmark::kMillisecond);
+
 void instruction_set(benchmark::State& state, attn::InstructionSet set) {
   const Problem problem{8, 8, 1024, 1024, kDim};
   Tensors<float> tensors(problem);

@@ -56,14 +56,25 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
   const Index step = call.plan.key_tile;
   for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
     const KeyRange fetched = keys & KeyRange{begin, begin + step};
-    const RowStorage key_storage = fetch_rows(call.source.keys, call.source.map, block.batch,
-                                              key_head, fetched, fetch_of(call, ValuePass::plain),
-                                              scratch.key_rows, scratch.key_copy, *call.widen);
+    // The matrix form packs keys by itself, and values at their places in the key tile.
+    RowStorage key_storage = RowStorage::accumulation;
+    if (call.matrix_unit == nullptr) {
+      key_storage = fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched,
+                               fetch_of(call, ValuePass::plain), scratch.key_rows, scratch.key_copy,
+                               *call.widen);
+    }
+    A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
     const RowStorage value_storage =
         fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched,
-                   fetch_of(call, pass), scratch.value_rows, scratch.value_copy, *call.widen);
+                   fetch_of(call, pass), scratch.value_rows, value_copy, *call.widen);
     if (pass == ValuePass::finite_only) {
-      zero_non_finite(scratch.value_copy, fetched.size() * call.value_dim);
+      zero_non_finite(value_copy, fetched.size() * call.value_dim);
+    }
+    if constexpr (std::is_same_v<A, float>) {
+      if (call.matrix_unit != nullptr) {
+        pack_keys(call, scratch, block.batch, key_head, fetched, begin);
+        if (pass != ValuePass::non_finite_only) pack_values(call, scratch, fetched, begin);
+      }
     }
     for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
       const KeyRange seen = fetched & tile.keys;
@@ -77,6 +88,9 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
           next_rows(call, scratch, block, tile, call.source.keys, key_head, seen, keys.end));
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
+      if (call.matrix_unit != nullptr && (call.mask.modifies() || cover == Cover::partial)) {
+        call.matrix_unit->configure();  // a user's function may have used it for itself
+      }
 
       const RowPointers values = scratch.value_rows + (seen.begin - fetched.begin);
       if (pass == ValuePass::non_finite_only) {
@@ -91,7 +105,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
       add_values(
-          tile.state, scores, stairs, values, value_storage, rescale,
+          call, scratch, tile.state, scores, stairs, begin, values, value_storage, rescale,
           next_rows(call, scratch, block, tile, call.source.values, value_head, seen, keys.end));
     });
   }
@@ -197,6 +211,7 @@ void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
     const Index group = item / splits % groups, split = item % splits;
     const Scratch<A> scratch = scratch_of(slot);
     const RowBlock rows = rows_of(group, block);
+    const MatrixUnitScope unit(call.matrix_unit);
     attend_block(call, scratch, rows, call.split(split));
     for_each_row_tile(call, scratch, rows, [&](const RowTile<A>& tile) {
       if (call.is_split()) {
@@ -236,6 +251,7 @@ std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const Key
   // accept both types, nor a number lie within the range of both.
   AttentionOptions sizing;
   sizing.instruction_set = options.instruction_set;
+  sizing.allow_bf16_weights = options.allow_bf16_weights;
   const AttentionCall<A> call =
       describe_call<A>(shapes, q, source, nullptr, TensorRef(), no_mask(), sizing, {});
   const Index items = call.batch * call.num_groups * call.num_blocks() * call.num_splits();
@@ -298,7 +314,8 @@ inline namespace ATTN_ERRORS {
 /// rethrown; out is then unspecified.
 /// Cost: 4 B Hq Sq Sk (Dk + Dv) / 2 flops for the keys that masks leave; scratch of less than 2 MiB
 /// a thread at any length; one allocation, none with options.workspace. Error: that of float (or
-/// double) sums of Dk and Sk terms; exp within (4 + |s - m|) epsilon. Source: A. Vaswani et al.,
+/// double) sums of Dk and Sk terms; exp within (4 + |s - m|) epsilon; what allow_bf16_weights adds,
+/// options.hpp says. Source: A. Vaswani et al.,
 /// "Attention is all you need" (2017); T. Dao et al. (2022) for the tiles.
 template <class Q, class K, class V, class O, class M = NoMask,
           std::enable_if_t<detail::is_tensor_v<O> && !detail::is_cache_v<K>, int> = 0>

@@ -180,8 +180,11 @@ AttentionInspection<A> inspect(const TensorRef& q, const TensorRef& k, const Ten
     shapes.raise_shape("q has no batch " + std::to_string(batch) + " with a head " +
                        std::to_string(head));
   }
+  AttentionOptions own = options;
+  own.workspace = Workspace();
+  own.allow_bf16_weights = false;
   AttentionCall<A> call = describe_call<A>(shapes, q, KeyValueSource(k, v), nullptr, TensorRef(),
-                                           mask, options, AttentionOutputs<A>{});
+                                           mask, own, AttentionOutputs<A>{});
   // One head is a group by itself from here on; the tiles stay those of the whole call, and so the
   // bits.
   call.batch = call.num_groups = call.group_heads = 1;
@@ -209,10 +212,8 @@ AttentionInspection<A> inspect(const TensorRef& q, const TensorRef& k, const Ten
   result.log_sum_exp = score_buffer(call, 1);
 
   // The scores, stage by stage.
-  AttentionOptions own_memory = options;
-  own_memory.workspace = Workspace();
   {
-    const WorkMemory memory(shapes, own_memory.workspace, scratch_bytes(call, 1));
+    const WorkMemory memory(shapes, own.workspace, scratch_bytes(call, 1));
     Arena arena(memory.data());
     const Scratch<A> scratch(call, arena);
     for (Index first = 0; first < call.rows(); first += call.plan.row_block) {
@@ -233,7 +234,7 @@ AttentionInspection<A> inspect(const TensorRef& q, const TensorRef& k, const Ten
   call.out = TensorRef(alone(result.output.values));
   call.extra.weights = alone(result.weights.values);
   call.extra.log_sum_exp = alone(result.log_sum_exp);
-  run_attention(shapes, call, own_memory);
+  run_attention(shapes, call, own);
 
   summarize(result);
   result.warnings = inspection_warnings(call, shapes.tensors(), result);
@@ -260,7 +261,8 @@ inline namespace ATTN_ERRORS {
 ///   batch, head    0 <= batch < B, 0 <= head < Hq
 ///
 /// Scores come from the stages of the kernel, weights, output and log-sum-exp from the kernel: they
-/// have the bits of the call (before the rounding to a 16-bit out). options.workspace is not used.
+/// have the bits of the call (before the rounding to a 16-bit out). options.workspace is not used,
+/// nor is options.allow_bf16_weights: what is shown is what the float kernels compute.
 /// Score functions also see the keys that a mask drops.
 ///
 /// Throws: ShapeError, OptionError.

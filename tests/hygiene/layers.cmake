@@ -8,7 +8,8 @@ set(level_0 config.hpp)
 set(level_1
   detail/float_bits.hpp detail/simd.hpp detail/text.hpp error.hpp executor.hpp random.hpp tile.hpp)
 set(level_2
-  attention_config.hpp detail/call_shapes.hpp detail/kernel_table.hpp detail/overlap.hpp
+  attention_config.hpp detail/call_shapes.hpp detail/kernel_table.hpp
+  detail/matrix_unit.hpp detail/overlap.hpp
   detail/parallel.hpp detail/rows.hpp detail/tensor_ref.hpp layer_norm.hpp openmp.hpp options.hpp
   rms_norm.hpp rotary_scaling.hpp tensor.hpp)
 set(level_3
@@ -16,7 +17,7 @@ set(level_3
   detail/check.hpp detail/kernels.inl detail/kernels/dim_lanes.inl detail/kernels/functions.inl
   detail/kernels/row_lanes.inl detail/kernels/table.inl detail/kernels/vectors.inl
   detail/linear_call.hpp detail/mask_checker.hpp
-  detail/mask_stage.hpp detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp
+  detail/mask_stage.hpp detail/matrix_stages.hpp detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp
   detail/rotary_rows.hpp detail/token_cache.hpp
   linear.hpp mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
   online_softmax.hpp rotary.hpp)

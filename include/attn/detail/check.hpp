@@ -8,12 +8,14 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/call_shapes.hpp"
 #include "attn/detail/float_bits.hpp"
 #include "attn/detail/mask_checker.hpp"
 #include "attn/detail/mask_stage.hpp"
+#include "attn/detail/matrix_unit.hpp"
 #include "attn/detail/micro_kernels.hpp"
 #include "attn/detail/rows.hpp"
 #include "attn/detail/tensor_ref.hpp"
@@ -75,7 +77,8 @@ struct AttentionCall {
   TilePlan plan;
   /// Where the part that is computed begins: batch, num_groups and group_heads may be narrowed.
   Index first_batch = 0, first_head = 0;
-  Index first_split = 0;  ///< no batch has stored keys in the splits before
+  Index first_split = 0;                    ///< no batch has stored keys in the splits before
+  const MatrixUnit* matrix_unit = nullptr;  ///< set: the products are its, in the matrix form
 
   Index rows() const { return group_heads * query_length; }
   Index num_blocks() const { return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block); }
@@ -89,6 +92,8 @@ struct AttentionCall {
     const Index begin = (first_split + i) * plan.key_split;
     return {i == 0 ? 0 : begin, (std::min)(key_length, begin + plan.key_split)};
   }
+  /// How many rows the kernels of the row-lane form take at a time.
+  Index lanes() const { return matrix_unit == nullptr ? kernels->lanes : MatrixUnit::kColumns; }
   bool has_dropout() const { return dropout_threshold != 0; }
   bool copies_keys() const { return !has_plain_rows<A>(source.keys); }
 
@@ -115,6 +120,20 @@ struct AttentionCall {
     block.first_row = first_row;
     block.count = count;
     return block;
+  }
+  /// Cuts the work into tiles, for the matrix form if `unit` is not null and the rows are enough.
+  void plan_work(const MatrixUnit* unit) {
+    plan = plan_tiles(rows(), key_length, key_dim, value_dim, kernels->lanes, kernels->row_tile);
+    matrix_unit = plan.rows_are_lanes ? unit : nullptr;
+    if (matrix_unit != nullptr) {
+      plan = plan_matrix_tiles(rows(), key_length, key_dim, value_dim, kernels->lanes);
+    }
+    // A rolling cache holds the last keys of a sequence without end: no work for those before.
+    Index first_key = key_length;
+    for (Index b = first_batch; b < first_batch + batch; ++b) {
+      first_key = (std::min)(first_key, source.begin[b]);
+    }
+    first_split = first_key / plan.key_split;
   }
   /// The keys that can matter to these rows.
   KeyRange key_range(const RowBlock& rows) const {
@@ -223,17 +242,15 @@ AttentionCall<A> describe_call(CallShapes& call, const TensorRef& q, const KeyVa
                         MaskStage<A>(mask),
                         &table,
                         &widening(options.instruction_set),
-                        plan_tiles(group * q.shape.length, source.length, dim,
-                                   source.values.shape.dim, table.lanes, table.row_tile)};
+                        TilePlan{}};
   const KeyRange batches = call.batches(q.shape.batch);
   work.first_batch = batches.begin;
   work.batch = batches.size();
-  // A rolling cache holds the last keys of a sequence without end: no work for those before.
-  Index first_key = source.length;
-  for (Index b = batches.begin; b < batches.end; ++b) {
-    first_key = (std::min)(first_key, source.begin[b]);
-  }
-  work.first_split = first_key / work.plan.key_split;
+  const auto is_bfloat16 = [](const TensorRef& x) { return x.type == ElementType::bfloat16; };
+  const bool may_round_weights = options.allow_bf16_weights && std::is_same_v<A, float> &&
+                                 is_bfloat16(q) && is_bfloat16(source.keys) &&
+                                 is_bfloat16(source.values);
+  work.plan_work(may_round_weights ? find_matrix_unit(options.instruction_set) : nullptr);
   return work;
 }
 

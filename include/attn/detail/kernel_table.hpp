@@ -10,6 +10,8 @@
 //   dim lanes   one vector lane an element of the head dim (scores, values) or a key (softmax).
 //               Used for few rows, as in decoding, where most row lanes would idle.
 //
+// A third, the matrix form (matrix_stages.hpp), is row lanes whose products a matrix unit computes.
+//
 // All arithmetic is in A (float or double). Every lane's result depends on that lane's inputs
 // alone.
 #pragma once
@@ -71,7 +73,7 @@ struct KernelTable {
   void (*row_accumulate)(RowPointers values, Index num_keys, Index dim, const A* weights,
                          Index weight_stride, Index rows, const A* correction, A* out,
                          Index out_stride, const Prefetch& ahead);
-  /// out[d][r] /= divisor[r]
+  /// out[d][r] /= divisor[r]; -0 becomes 0.
   void (*row_divide)(A* out, Index dim, Index rows, Index stride, const A* divisor);
 
   // Dim lanes. Lines are rows (queries); `stride` separates them and is a multiple of `lanes`, and
@@ -103,10 +105,20 @@ struct KernelTable {
   bool (*all_finite)(const A* x, Index lines, Index count, Index stride);
 };
 
-/// 16-bit storage to float, exactly.
+/// Between 16-bit storage and float.
 struct WidenTable {
+  // To float, exactly.
   void (*half)(const HalfBits* from, float* to, Index count);
   void (*bfloat16)(const Bfloat16Bits* from, float* to, Index count);
+  /// Pairs of lines of `count` elements, rounded to bfloat16 (to nearest, ties to even): lane r of
+  /// to's line i holds from[2 i][r] in its lower half and from[2 i + 1][r] in its upper. A last
+  /// line without another is paired with zeros. `to` may be `from`, or begin before it.
+  void (*pair_bfloat16)(const float* from, Index lines, Index count, Index from_stride, float* to,
+                        Index to_stride);
+  /// The same, in two thirds of the time, for what holds no NaN, or none that rounding could
+  /// change: widened bfloat16. Other NaNs become any number.
+  void (*pair_numbers)(const float* from, Index lines, Index count, Index from_stride, float* to,
+                       Index to_stride);
 };
 
 }  // namespace detail

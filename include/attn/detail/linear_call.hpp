@@ -223,7 +223,7 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
                              sums, row_tile, Prefetch{});
     }
     call.for_each_run(out, tile, [&](Index token, Index offset, Index count) {
-      store_columns(out, offset, count, sums + token - tile.begin, row_tile, kernels);
+      store_columns(out, offset, count, sums + token - tile.begin, row_tile, kernels, *call.widen);
     });
   });
 }

@@ -202,6 +202,7 @@ std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall<A>& ragge
                             const AttentionOptions& options) {
   AttentionOptions sizing;
   sizing.instruction_set = options.instruction_set;
+  sizing.allow_bf16_weights = options.allow_bf16_weights;
   sizing.executor = options.executor;
   const std::size_t bytes = plan_ragged(shapes, ragged, no_mask(), sizing).total_bytes();
   return bytes == 0 ? 0 : bytes + Arena::kAlignment;

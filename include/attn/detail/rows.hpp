@@ -4,7 +4,9 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -146,15 +148,42 @@ void store_row(const TensorRef& tensor, Index offset, const A* in, Index in_stri
   });
 }
 
+/// store_columns for contiguous bfloat16: a few rows at a time, in pairs of dims.
+inline void store_bfloat16_columns(const TensorRef& tensor, Index offset, Index count,
+                                   const float* in, Index in_stride,
+                                   const KernelTable<float>& kernels, const WidenTable& widen) {
+  constexpr Index kRows = 16, kPairs = 32;
+  float pairs[kPairs * kRows], rows[kRows * kPairs];
+  auto* const first = static_cast<Eigen::bfloat16*>(const_cast<void*>(tensor.data)) + offset;
+  for (Index row = 0; row < count; row += kRows) {
+    const Index block = (std::min)(kRows, count - row);
+    for (Index d = 0; d < tensor.shape.dim; d += 2 * kPairs) {
+      const Index dims = (std::min)(2 * kPairs, tensor.shape.dim - d);
+      widen.pair_bfloat16(in + d * in_stride + row, dims, block, in_stride, pairs, kRows);
+      kernels.transpose(pairs, kRows, ceil_div(dims, 2), block, rows, kPairs);
+      for (Index i = 0; i < block; ++i) {
+        std::memcpy(static_cast<void*>(first + (row + i) * tensor.stride.length + d),
+                    rows + i * kPairs, static_cast<std::size_t>(dims) * sizeof(Eigen::bfloat16));
+      }
+    }
+  }
+}
+
 /// Writes columns of a transposed tile to `count` rows of an output tensor.
 template <class A>
 void store_columns(const TensorRef& tensor, Index offset, Index count, const A* in, Index in_stride,
-                   const KernelTable<A>& kernels) {
+                   const KernelTable<A>& kernels, const WidenTable& widen) {
   if (has_plain_rows<A>(tensor)) {
     kernels.transpose(in, in_stride, tensor.shape.dim, count,
                       static_cast<A*>(const_cast<void*>(tensor.data)) + offset,
                       tensor.stride.length);
     return;
+  }
+  if constexpr (std::is_same_v<A, float>) {
+    if (tensor.type == ElementType::bfloat16 && tensor.stride.dim == 1) {
+      store_bfloat16_columns(tensor, offset, count, in, in_stride, kernels, widen);
+      return;
+    }
   }
   for (Index row = 0; row < count; ++row) {
     store_row(tensor, offset + row * tensor.stride.length, in + row, in_stride);

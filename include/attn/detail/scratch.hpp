@@ -42,11 +42,13 @@ class Arena {
 /// What one worker needs for a block of rows.
 template <class A>
 struct Scratch {
-  A *queries, *out;           ///< of all row tiles; see query_tile_size
-  A *max, *sum, *correction;  ///< one a row
-  A* spare;                   ///< sums that nobody reads, one a row; three numbers a split
-  A* scores;                  ///< one tile
-  A *key_copy, *value_copy;   ///< converted rows of one tile
+  A *queries, *out;                ///< of all row tiles; see query_tile_size
+  A *max, *sum, *correction;       ///< one a row
+  A* spare;                        ///< sums that nobody reads, one a row; three numbers a split
+  A* scores;                       ///< one tile
+  A *key_copy, *value_copy;        ///< converted rows of one tile
+  A *packed_keys, *packed_values;  ///< of one tile, in the matrix form
+  A* value_pairs;                  ///< of one chunk of keys
   const void **key_rows, **value_rows;
   const void** ahead_rows;  ///< of the next tile, for prefetching
 
@@ -54,14 +56,18 @@ struct Scratch {
     const TilePlan& plan = call.plan;
     const Index keys = tile_keys(call), rows = block_rows(call);
     queries = arena.take<A>(rows * query_stride(call));
-    out = arena.take<A>(rows * padded_value_dim(call));
+    out = arena.take<A>(rows * (std::max)(out_stride(call), padded_value_dim(call)));
     max = arena.take<A>(rows);
     sum = arena.take<A>(rows);
     correction = arena.take<A>(rows);
     spare = arena.take<A>((std::max)(rows, 3 * (call.num_splits() + 1)));
     scores = arena.take<A>(keys * (plan.rows_are_lanes ? plan.row_tile : rows));
-    key_copy = arena.take<A>(call.copies_keys() ? keys * call.key_dim : 0);
+    const bool is_matrix = call.matrix_unit != nullptr;
+    key_copy = arena.take<A>(call.copies_keys() && !is_matrix ? keys * call.key_dim : 0);
     value_copy = arena.take<A>(keys * call.value_dim);
+    packed_keys = arena.take<A>(is_matrix ? keys * key_stride(call) : 0);
+    packed_values = arena.take<A>(is_matrix ? out_stride(call) * value_stride(call) : 0);
+    value_pairs = arena.take<A>(is_matrix ? MatrixUnit::kPairs * call.value_dim : 0);
     key_rows = arena.take<const void*>(keys);
     ahead_rows = arena.take<const void*>(call.source.map.is_plain() ? 0 : keys);
     value_rows = arena.take<const void*>((std::max)(keys, call.num_splits() + 1));
@@ -70,18 +76,29 @@ struct Scratch {
   /// Elements a row of queries / outputs takes. In the row-lane form tiles lie behind each other as
   /// [dim][row_tile]; else rows do, padded to whole vectors.
   static Index query_stride(const AttentionCall<A>& call) {
+    if (call.matrix_unit != nullptr) return 2 * key_stride(call);
     return call.plan.rows_are_lanes ? call.key_dim : round_up(call.key_dim, call.kernels->lanes);
   }
   static Index out_stride(const AttentionCall<A>& call) {
+    if (call.matrix_unit != nullptr) return round_up(call.value_dim, MatrixUnit::kRows);
     return call.plan.rows_are_lanes ? call.value_dim : padded_value_dim(call);
   }
   /// A row of values, padded to whole vectors: what partial and merged states hold.
   static Index padded_value_dim(const AttentionCall<A>& call) {
     return round_up(call.value_dim, call.kernels->lanes);
   }
-  /// Keys of a tile, padded to whole vectors.
+  /// Keys of a tile, padded to whole vectors, in the matrix form to whole chunks.
   static Index tile_keys(const AttentionCall<A>& call) {
-    return (std::min)(call.plan.key_tile, round_up(call.key_length, call.kernels->lanes));
+    const Index step = call.matrix_unit == nullptr ? call.kernels->lanes : 2 * MatrixUnit::kPairs;
+    return (std::min)(call.plan.key_tile, round_up(call.key_length, step));
+  }
+  /// Pairs of a packed key, and of the keys of a packed line of values: 16 more than the tile's, so
+  /// that the lines of 16 dims do not compete for a few sets of the cache.
+  static Index key_stride(const AttentionCall<A>& call) {
+    return round_up(call.key_dim, 2 * MatrixUnit::kPairs) / 2;
+  }
+  static Index value_stride(const AttentionCall<A>& call) {
+    return tile_keys(call) / 2 + MatrixUnit::kPairs;
   }
 
  private:

@@ -60,6 +60,24 @@ inline InstructionSet detect_instruction_set() {
   return (saved & 0xE6) == 0xE6 && avx512 ? InstructionSet::avx512 : InstructionSet::avx2;
 }
 
+/// Asks the system for the use of AMX's tiles, whose state it saves for those alone that ask. Needs
+/// a CPU with AVX-512.
+inline bool request_amx() {
+#if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool bf16 = d >> 22 & 1, tile = d >> 24 & 1;
+  if (!bf16 || !tile || (extended_control_register() >> 17 & 3) != 3) return false;
+  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). By number: the call is newer (Linux 5.16)
+  // than many systems' headers.
+  long result = 158;
+  __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+  return result == 0;
+#else
+  return false;
+#endif
+}
+
 /// Whether the CPU runs this table. The tables of x86-64 are ordered: each contains the lower ones.
 inline bool is_available(InstructionSet set, InstructionSet best) {
   if (set == InstructionSet::neon) return false;
@@ -89,5 +107,18 @@ inline InstructionSet active_instruction_set() {
   static const InstructionSet set = detail::detect_instruction_set();
   return set;
 }
+
+#if ATTN_X86_TABLES
+namespace detail {
+
+/// Whether AMX's bfloat16 tiles may be used. The first call asks, for the whole process.
+inline bool may_use_amx() {
+  static const bool is_granted =
+      active_instruction_set() == InstructionSet::avx512 && request_amx();
+  return is_granted;
+}
+
+}  // namespace detail
+#endif
 
 }  // namespace attn

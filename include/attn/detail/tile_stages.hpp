@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/check.hpp"
 #include "attn/detail/float_bits.hpp"
+#include "attn/detail/matrix_stages.hpp"
 #include "attn/detail/rows.hpp"
 #include "attn/detail/scratch.hpp"
 #include "attn/online_softmax.hpp"
@@ -40,8 +42,7 @@ RowTile<A> row_tile(const AttentionCall<A>& call, const Scratch<A>& scratch, con
   OnlineSoftmax<A>& state = tile.state;
   state.kernels = call.kernels;
   state.rows_are_lanes = plan.rows_are_lanes;
-  state.rows =
-      plan.rows_are_lanes ? round_up(tile.rows.count, call.kernels->lanes) : tile.rows.count;
+  state.rows = plan.rows_are_lanes ? round_up(tile.rows.count, call.lanes()) : tile.rows.count;
   state.dim = call.value_dim;
   state.max = scratch.max + first;
   state.sum = scratch.sum + first;
@@ -104,11 +105,17 @@ void load_queries(const AttentionCall<A>& call, const RowTile<A>& tile) {
       std::fill(line + tile.rows.count, line + tile.state.rows, A(0));
     }
   }
+  if constexpr (std::is_same_v<A, float>) {
+    if (call.matrix_unit != nullptr) {
+      pack_queries(call, tile.queries, tile.query_stride, tile.state);
+    }
+  }
 }
 
 /// Which keys of a partly masked tile each vector of rows can see at all: under a causal mask or a
 /// window, a staircase. `common` are the keys that all vectors see; before and behind them, each
-/// vector has keys of its own. Only the row-lane form has more than one vector.
+/// vector has keys of its own. Only the row-lane form has more than one vector; what counts as one
+/// is AttentionCall::lanes.
 struct Staircase {
   static constexpr Index kMaxVectors = 4;
   KeyRange common;
@@ -122,7 +129,7 @@ struct Staircase {
 template <class A>
 Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, KeyRange keys,
                          Cover cover) {
-  const Index lanes = call.kernels->lanes;
+  const Index lanes = call.lanes();
   Staircase stairs{keys, {}, 0};
   if (!tile.state.rows_are_lanes || cover != Cover::partial) return stairs;
   stairs.vectors = tile.state.rows / lanes;
@@ -175,32 +182,40 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
                             const Prefetch& ahead) {
   const KernelTable<A>& kernels = *call.kernels;
   if (tile.state.rows_are_lanes) {
-    const Index stride = call.plan.row_tile;
+    const Index stride = call.plan.row_tile, lanes = call.lanes();
+    // In the matrix form keys stand at their places in the key tile.
+    A* const first =
+        scratch.scores + (call.matrix_unit == nullptr ? 0 : (keys.begin - tile_begin) * stride);
     const auto compute = [&](KeyRange part, Index first_row, Index rows, const Prefetch& next) {
       if (part.empty()) return;
+      if constexpr (std::is_same_v<A, float>) {
+        if (call.matrix_unit != nullptr) {
+          multiply_scores(call, scratch, tile.queries + first_row, rows, part, tile_begin,
+                          scratch.scores + first_row, tile.state.correction + first_row);
+          return;
+        }
+      }
       kernels.row_scores(scratch.key_rows + (part.begin - first_fetched), part.size(), call.key_dim,
                          tile.queries + first_row, tile.query_stride, rows, call.scale,
-                         scratch.scores + (part.begin - keys.begin) * stride + first_row, stride,
-                         next);
+                         first + (part.begin - keys.begin) * stride + first_row, stride, next);
     };
     const auto leave_out = [&](KeyRange part, Index first_row, Index rows) {
       for (Index key = part.begin; key < part.end; ++key) {
-        std::fill_n(scratch.scores + (key - keys.begin) * stride + first_row, rows,
-                    negative_infinity<A>());
+        std::fill_n(first + (key - keys.begin) * stride + first_row, rows, negative_infinity<A>());
       }
     };
     compute(stairs.common, 0, tile.state.rows, ahead);
     for (Index v = 0; v < stairs.vectors; ++v) {
-      const Index first = v * kernels.lanes;
-      compute(stairs.before(v), first, kernels.lanes, {});
-      compute(stairs.behind(v), first, kernels.lanes, {});
-      leave_out({keys.begin, stairs.seen[v].begin}, first, kernels.lanes);
-      leave_out({stairs.seen[v].end, keys.end}, first, kernels.lanes);
+      const Index first_row = v * lanes;
+      compute(stairs.before(v), first_row, lanes, {});
+      compute(stairs.behind(v), first_row, lanes, {});
+      leave_out({keys.begin, stairs.seen[v].begin}, first_row, lanes);
+      leave_out({stairs.seen[v].end, keys.end}, first_row, lanes);
     }
     if (call.softcap > 0) {
-      kernels.softcap(scratch.scores, keys.size(), tile.state.rows, stride, call.softcap);
+      kernels.softcap(first, keys.size(), tile.state.rows, stride, call.softcap);
     }
-    return {tile.rows, keys, scratch.scores, 1, stride};
+    return {tile.rows, keys, first, 1, stride};
   }
   const Index stride = Scratch<A>::tile_keys(call);
   const Index before = keys.begin - tile_begin, end = keys.end - tile_begin;
@@ -223,11 +238,36 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
   return {tile.rows, keys, scratch.scores + before, stride, 1};
 }
 
+/// add_values in the matrix form, with the weights rounded to bfloat16.
+inline void add_values_by_matrix(const AttentionCall<float>& call, const Scratch<float>& scratch,
+                                 const OnlineSoftmax<float>& state, KeyRange keys,
+                                 const Staircase& stairs, Index tile_begin, bool rescale) {
+  if (rescale) state.add_values(nullptr, RowStorage::accumulation, 0, nullptr, 0, true);
+  const float* const pairs = pack_weights(call, scratch, state.rows, keys, tile_begin);
+  if (stairs.vectors == 0) {
+    multiply_values(call, scratch, pairs, state.rows, keys, tile_begin, state.out);
+  }
+  for (Index v = 0; v < stairs.vectors; ++v) {
+    if (stairs.seen[v].empty()) continue;
+    const Index first_row = v * call.lanes();
+    multiply_values(call, scratch, pairs + first_row, call.lanes(), stairs.seen[v], tile_begin,
+                    state.out + first_row);
+  }
+}
+
 /// o = o * correction + weights * values, in ascending order of keys for every row. `ahead` is
 /// prefetched meanwhile.
 template <class A>
-void add_values(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights, const Staircase& stairs,
-                RowPointers values, RowStorage storage, bool rescale, const Prefetch& ahead) {
+void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
+                const OnlineSoftmax<A>& state, const ScoreTile<A>& weights, const Staircase& stairs,
+                Index tile_begin, RowPointers values, RowStorage storage, bool rescale,
+                const Prefetch& ahead) {
+  if constexpr (std::is_same_v<A, float>) {
+    if (call.matrix_unit != nullptr) {
+      add_values_by_matrix(call, scratch, state, weights.keys, stairs, tile_begin, rescale);
+      return;
+    }
+  }
   const Index first_key = weights.keys.begin;
   const Index stride = state.rows_are_lanes ? weights.key_stride : weights.row_stride;
   if (stairs.vectors == 0) {
@@ -261,7 +301,7 @@ template <class A>
 bool update_weights(const OnlineSoftmax<A>& state, const Scratch<A>& scratch,
                     const ScoreTile<A>& scores) {
   if (state.rows_are_lanes) {
-    return state.update_weights(scratch.scores, scores.keys.size(), scores.key_stride);
+    return state.update_weights(scores.scores, scores.keys.size(), scores.key_stride);
   }
   const Index end = scores.scores - scratch.scores + scores.keys.size();
   return state.update_weights(scratch.scores, round_up(end, state.kernels->lanes),
@@ -356,7 +396,7 @@ void finish_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const 
     const Index offset = call.out.offset(tile.rows.batch, head, query, 0);
     if (lanes) {
       store_columns(call.out, offset, end - begin, state.out + begin, state.out_stride,
-                    *call.kernels);
+                    *call.kernels, *call.widen);
     }
     for (Index row = begin; row < end; ++row) {
       const Index i = query + row - begin;

@@ -246,10 +246,13 @@ void row_accumulate(RowPointers values, Index num_keys, Index dim, const A* weig
 
 template <class A>
 void row_divide(A* out, Index dim, Index rows, Index stride, const A* divisor) {
+  // A sum of -0 becomes 0, as it would by one more key of weight 0: whether such keys were added or
+  // left out must not show.
+  const auto zero = broadcast(A(0));
   for (Index d = 0; d < dim; ++d) {
     for (Index r = 0; r < rows; r += Simd<A>::kLanes) {
       A* const at = out + d * stride + r;
-      store(at, load(at) / load(divisor + r));
+      store(at, (load(at) + zero) / load(divisor + r));
     }
   }
 }

@@ -124,8 +124,46 @@ void widen(const Bits* from, float* to, Index count) {
   if (i < count) store_first(to + i, load_first(from + i, count - i), count - i);
 }
 
+typedef std::uint32_t UInt32Vec __attribute__((vector_size(ATTN_SIMD_BYTES)));
+
+/// A bfloat16 in the upper half of each lane; the lower half is undefined. NaN, where it may occur,
+/// becomes the quiet NaN of its sign, as in Eigen's conversion.
+template <bool kMayBeNaN>
+ATTN_SIMD_INLINE UInt32Vec round_to_bfloat16(FloatVec x) {
+  const UInt32Vec bits = reinterpret_cast<UInt32Vec>(x);
+  const UInt32Vec rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+  if constexpr (!kMayBeNaN) return rounded;
+  const UInt32Vec is_nan = reinterpret_cast<UInt32Vec>((bits & 0x7FFFFFFFu) > 0x7F800000u);
+  return (rounded & ~is_nan) | (((bits & 0x80000000u) | 0x7FC00000u) & is_nan);
+}
+
+template <bool kMayBeNaN>
+ATTN_SIMD_INLINE FloatVec pair_lanes(FloatVec low, FloatVec high) {
+  return reinterpret_cast<FloatVec>((round_to_bfloat16<kMayBeNaN>(low) >> 16) |
+                                    (round_to_bfloat16<kMayBeNaN>(high) & 0xFFFF0000u));
+}
+
+template <bool kMayBeNaN>
+void pair_bfloat16(const float* from, Index lines, Index count, Index from_stride, float* to,
+                   Index to_stride) {
+  constexpr Index kLanes = Simd<float>::kLanes;
+  for (Index line = 0; line < lines; line += 2, from += 2 * from_stride, to += to_stride) {
+    const bool has_both = line + 1 < lines;
+    const float* const next = from + from_stride;
+    Index i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      const FloatVec high = has_both ? load(next + i) : FloatVec{};
+      store(to + i, pair_lanes<kMayBeNaN>(load(from + i), high));
+    }
+    if (i < count) {
+      const FloatVec high = has_both ? load_first(next + i, count - i) : FloatVec{};
+      store_first(to + i, pair_lanes<kMayBeNaN>(load_first(from + i, count - i), high), count - i);
+    }
+  }
+}
+
 inline const WidenTable& widen_table() {
-  static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>};
+  static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16<true>, pair_bfloat16<false>};
   return table;
 }
 
