@@ -20,6 +20,8 @@
 
 #if ATTN_X86_TABLES
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 // Under -ffast-math the copies are other functions: a file compiled so must not lend its kernels to

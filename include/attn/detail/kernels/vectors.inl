@@ -173,17 +173,44 @@ ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
   return as_float(as_bits(x) + (Int64Vec{whole[0], whole[1]} << 52));
 }
 
+#elif defined(__aarch64__)
+
+ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
+  return static_cast<FloatVec>(vfmaq_f32(c, a, b));
+}
+ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) {
+  return static_cast<DoubleVec>(vfmaq_f64(c, a, b));
+}
+// NaN if either is, where x86's instruction returns the second operand: a row with a NaN score is
+// NaN either way.
+ATTN_SIMD_INLINE FloatVec maximum(FloatVec a, FloatVec b) {
+  return static_cast<FloatVec>(vmaxq_f32(a, b));
+}
+ATTN_SIMD_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
+  return static_cast<DoubleVec>(vmaxq_f64(a, b));
+}
+ATTN_SIMD_INLINE FloatVec round_to_nearest(FloatVec x) {
+  return static_cast<FloatVec>(vrndnq_f32(x));
+}
+ATTN_SIMD_INLINE DoubleVec round_to_nearest(DoubleVec x) {
+  return static_cast<DoubleVec>(vrndnq_f64(x));
+}
+ATTN_SIMD_INLINE FloatVec scale_by_power(FloatVec x, FloatVec n) {
+  return as_float(as_bits(x) + (__builtin_convertvector(n, Int32Vec) << 23));
+}
+ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
+  return as_float(as_bits(x) + (__builtin_convertvector(n, Int64Vec) << 52));
+}
+
 #else
 
 ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
-  FloatVec r;
-  for (int i = 0; i < Simd<float>::kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return r;
+  for (int i = 0; i < Simd<float>::kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
 }
 ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) {
-  DoubleVec r;
-  for (int i = 0; i < Simd<double>::kLanes; ++i) r[i] = __builtin_fma(a[i], b[i], c[i]);
-  return r;
+  for (int i = 0; i < Simd<double>::kLanes; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
+  return c;
 }
 template <class Vec>
 ATTN_SIMD_INLINE Vec maximum(Vec a, Vec b) {
@@ -244,6 +271,9 @@ ATTN_SIMD_INLINE FloatVec load(const HalfBits* p) {
   Int16Vec8 packed;
   __builtin_memcpy(&packed, p, 16);
   return __builtin_ia32_vcvtph2ps256(packed);
+#elif defined(__aarch64__)
+  return static_cast<FloatVec>(
+      vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)))));
 #else
   // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
   // subnormal numbers into normal ones; infinities and NaNs get float's exponent.
