@@ -1,7 +1,7 @@
 // Reads a disassembly (objdump -d) and finds instructions that do not belong to their function:
 //   instructions <namespace>=<set>... others=<set>
 // A function whose mangled name contains a namespace may use that instruction set, every other
-// function that of `others`. Sets: sse2, avx2 (with FMA and F16C), avx512 (F, BW, DQ, VL, and BMI),
+// function that of `others`. Sets: sse2, avx2 (with FMA and F16C), avx512 (F, BW, DQ, VL),
 // any.
 #include <array>
 #include <cstdio>
@@ -50,7 +50,7 @@ Set set_of(const std::string& bytes, const std::string& mnemonic, const std::str
     if (contains(operands, "%k")) return avx512;
     if (mnemonic == "vpdpbusd" || mnemonic == "vpdpwssd") return any;
     const bool has_vector = contains(operands, "%xmm") || contains(operands, "%ymm");
-    return has_vector || mnemonic == "vzeroupper" ? avx2 : avx512;  // without a vector: BMI
+    return has_vector || mnemonic == "vzeroupper" ? avx2 : any;  // without a vector: BMI
   }
   // SSSE3 and SSE4 have opcode maps of their own. Code for newer CPUs has these in VEX.
   std::string second;

@@ -55,9 +55,8 @@ inline InstructionSet detect_instruction_set() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return InstructionSet::sse2;
   const bool avx2 = b >> 5 & 1;
   if ((saved & 0x6) != 0x6 || !avx2) return InstructionSet::sse2;
-  const bool bmi = (b >> 3 & 1) && (b >> 8 & 1);  // 1 and 2
   const bool avx512 =
-      bmi && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);  // F DQ BW VL
+      (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);  // F DQ BW VL
   return (saved & 0xE6) == 0xE6 && avx512 ? InstructionSet::avx512 : InstructionSet::avx2;
 }
 
