@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <type_traits>
 #include <vector>
 
@@ -97,6 +98,12 @@ TEST(InstructionSets, EveryLowerTableIsAvailable) {
 #endif
   EXPECT_STREQ(detail::name_of(InstructionSet::avx2), "avx2");
   EXPECT_STREQ(detail::name_of(InstructionSet::generic), "generic");
+}
+
+TEST(InstructionSets, AKnownCpuGetsItsOwn) {
+  const char* const expected = std::getenv("ATTN_EXPECTED_INSTRUCTION_SET");
+  if (expected == nullptr) GTEST_SKIP() << "only emulated CPUs are known (see CMakeLists.txt)";
+  EXPECT_STREQ(detail::name_of(active_instruction_set()), expected);
 }
 
 }  // namespace

@@ -24,6 +24,14 @@
 #define ATTN_ALWAYS_INLINE inline __attribute__((always_inline))
 #endif
 
+// Built for size, as is the code that leads there: the texts of errors take less to compile and
+// less room.
+#if defined(_MSC_VER) && !defined(__clang__)
+#define ATTN_COLD
+#else
+#define ATTN_COLD __attribute__((cold))
+#endif
+
 // The inline namespace of every free function that may raise an error. A program may mix files
 // compiled with and without -fno-exceptions; the linker must not merge their functions.
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)

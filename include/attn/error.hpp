@@ -52,10 +52,10 @@ inline namespace ATTN_ERRORS {
 
 #if ATTN_HAS_EXCEPTIONS
 
-[[noreturn]] inline void raise_shape_error(const std::string& message) {
+[[noreturn]] ATTN_COLD inline void raise_shape_error(const std::string& message) {
   throw ShapeError(message);
 }
-[[noreturn]] inline void raise_option_error(const std::string& message) {
+[[noreturn]] ATTN_COLD inline void raise_option_error(const std::string& message) {
   throw OptionError(message);
 }
 
@@ -92,8 +92,12 @@ class FirstException {
   }
   std::abort();
 }
-[[noreturn]] inline void raise_shape_error(const std::string& message) { abort_with(message); }
-[[noreturn]] inline void raise_option_error(const std::string& message) { abort_with(message); }
+[[noreturn]] ATTN_COLD inline void raise_shape_error(const std::string& message) {
+  abort_with(message);
+}
+[[noreturn]] ATTN_COLD inline void raise_option_error(const std::string& message) {
+  abort_with(message);
+}
 
 class FirstException {
  public:

@@ -42,7 +42,7 @@ struct Stride4 {
 namespace detail {
 
 /// "q [2, 8, 128, 64]", as every error text spells a tensor.
-inline std::string describe(const char* name, const Shape4& shape) {
+ATTN_COLD inline std::string describe(const char* name, const Shape4& shape) {
   return std::string(name) + " [" + std::to_string(shape.batch) + ", " +
          std::to_string(shape.heads) + ", " + std::to_string(shape.length) + ", " +
          std::to_string(shape.dim) + "]";

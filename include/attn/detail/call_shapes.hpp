@@ -73,8 +73,10 @@ class CallShapes {
   /// The tensors so far, in their order.
   Span<const NamedTensor> tensors() const { return Span<const NamedTensor>(tensors_, count_); }
 
-  [[noreturn]] void raise_shape(const std::string& rule) const { raise_shape_error(message(rule)); }
-  [[noreturn]] void raise_option(const std::string& rule) const {
+  [[noreturn]] ATTN_COLD void raise_shape(const std::string& rule) const {
+    raise_shape_error(message(rule));
+  }
+  [[noreturn]] ATTN_COLD void raise_option(const std::string& rule) const {
     raise_option_error(message(rule));
   }
 
@@ -103,7 +105,7 @@ class CallShapes {
     }
   }
 
-  std::string message(const std::string& rule) const {
+  ATTN_COLD std::string message(const std::string& rule) const {
     std::string text = std::string(function_) + ": " + rule + "; got ";
     for (int i = 0; i < count_; ++i) {
       if (i > 0) text += ", ";

@@ -18,8 +18,8 @@
 #error "attn needs the vector extensions of GCC or Clang (clang-cl on Windows)"
 #endif
 
-#if ATTN_X86_TABLES
-#include <immintrin.h>
+#if defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 // Under -ffast-math the copies are other functions: a file compiled so must not lend its kernels to
@@ -40,14 +40,17 @@
 
 #if ATTN_X86_TABLES
 
-// Regions add to the command line, so each takes away what lies above it. They are tuned alike
-// whatever -march says: tuned for Zen 3 (which -march=native may mean where AVX-512 exists), GCC 12
-// spills two of three vectors in the score kernel, which costs 15 %.
+// Regions add to the command line, so each takes away what lies above it, BMI too: -march=native
+// brings it, and no CPUID bit of the tables' promises it. They are tuned alike whatever -march
+// says: tuned for Zen 3 (which -march=native may mean where AVX-512 exists), GCC 12 spills two of
+// three vectors in the score kernel, which costs 15 %, and Clang 14 unrolls until the kernels take
+// twice as long to compile, for no speed.
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("no-sse3"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("no-sse3,no-bmi,no-bmi2,tune=x86-64"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("no-sse3,tune=generic")
+#pragma GCC target("no-sse3,no-bmi,no-bmi2,tune=generic")
 #endif
 #define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_sse2)
 #define ATTN_SIMD_BYTES 16
@@ -58,12 +61,13 @@
 #undef ATTN_SIMD_X86
 #if defined(__clang__)
 #pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("no-avx512f,avx2,fma,f16c"))), \
-                             apply_to = function)
+#pragma clang attribute push(                                                       \
+    __attribute__((target("no-avx512f,no-bmi,no-bmi2,avx2,fma,f16c,tune=x86-64"))), \
+    apply_to = function)
 #else
 #pragma GCC pop_options
 #pragma GCC push_options
-#pragma GCC target("no-avx512f,avx2,fma,f16c,tune=generic")
+#pragma GCC target("no-avx512f,no-bmi,no-bmi2,avx2,fma,f16c,tune=generic")
 #endif
 #define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_avx2)
 #define ATTN_SIMD_BYTES 32
@@ -74,13 +78,14 @@
 #undef ATTN_SIMD_X86
 #if defined(__clang__)
 #pragma clang attribute pop
-#pragma clang attribute push(                                                    \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
+#pragma clang attribute push(                                                                    \
+    __attribute__((                                                                              \
+        target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,no-bmi,no-bmi2,tune=x86-64"))), \
     apply_to = function)
 #else
 #pragma GCC pop_options
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,tune=generic")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,no-bmi,no-bmi2,tune=generic")
 #endif
 #define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_avx512)
 #define ATTN_SIMD_BYTES 64

@@ -13,6 +13,10 @@ struct Registers {
 #elif ATTN_SIMD_X86 == 3
   static constexpr unsigned kLines = 4, kVectors = 3;  // 12 of 16
   static constexpr Index kTileVectors = 3;
+#elif defined(__aarch64__)
+  // 16 of 32 keep four units of latency 4 busy. With 24, GCC 12 loads so early that it spills.
+  static constexpr unsigned kLines = 4, kVectors = 4;
+  static constexpr Index kTileVectors = 4;
 #else
   static constexpr unsigned kLines = 3, kVectors = 4;  // 12 of 16
   static constexpr Index kTileVectors = 4;

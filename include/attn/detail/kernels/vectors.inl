@@ -79,46 +79,65 @@ ATTN_SIMD_INLINE void store_first(A* p, typename Simd<A>::Vec x, Index count) {
 
 #if ATTN_SIMD_X86 == 4
 
-// Zero-masking forms with every lane kept: the plain ones of GCC 12 warn of an uninitialised
-// operand, and compile to the same instruction.
-constexpr __mmask16 kAll16 = 0xFFFF;
-constexpr __mmask8 kAll8 = 0xFF;
+// Builtins, not intrinsics, here and for AVX2: intrinsics carry the target of the command line, and
+// one compiled with more than a region has cannot be inlined there. Their header also takes as long
+// to read as half of Eigen/Core.
+constexpr unsigned short kAll16 = 0xFFFF;  // every lane
+constexpr unsigned char kAll8 = 0xFF;
+constexpr int kCurrentRounding = 4;
 
-ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
-  return static_cast<FloatVec>(_mm512_fmadd_ps(a, b, c));
-}
-ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) {
-  return static_cast<DoubleVec>(_mm512_fmadd_pd(a, b, c));
-}
-ATTN_SIMD_INLINE FloatVec maximum(FloatVec a, FloatVec b) {
-  return _mm512_maskz_max_ps(kAll16, a, b);
-}
-ATTN_SIMD_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
-  return _mm512_maskz_max_pd(kAll8, a, b);
-}
-// Without optimisation GCC's roundscale is a macro, whose conversions then count as ours.
+// Some of GCC's take the mask as a signed number.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wold-style-cast"
+ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, kAll16, kCurrentRounding);
+}
+ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) {
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, kAll8, kCurrentRounding);
+}
+#if defined(__clang__)
+ATTN_SIMD_INLINE FloatVec maximum(FloatVec a, FloatVec b) {
+  return __builtin_ia32_maxps512(a, b, kCurrentRounding);
+}
+ATTN_SIMD_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
+  return __builtin_ia32_maxpd512(a, b, kCurrentRounding);
+}
+#else
+ATTN_SIMD_INLINE FloatVec maximum(FloatVec a, FloatVec b) {
+  return __builtin_ia32_maxps512_mask(a, b, FloatVec{}, kAll16, kCurrentRounding);
+}
+ATTN_SIMD_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
+  return __builtin_ia32_maxpd512_mask(a, b, DoubleVec{}, kAll8, kCurrentRounding);
+}
+#endif
 ATTN_SIMD_INLINE FloatVec round_to_nearest(FloatVec x) {
-  return _mm512_maskz_roundscale_ps(kAll16, x, 8);
+  return __builtin_ia32_rndscaleps_mask(x, 8, FloatVec{}, kAll16, kCurrentRounding);
 }
 ATTN_SIMD_INLINE DoubleVec round_to_nearest(DoubleVec x) {
-  return _mm512_maskz_roundscale_pd(kAll8, x, 8);
+  return __builtin_ia32_rndscalepd_mask(x, 8, DoubleVec{}, kAll8, kCurrentRounding);
 }
-#pragma GCC diagnostic pop
 /// x * 2^n for a whole number n.
 ATTN_SIMD_INLINE FloatVec scale_by_power(FloatVec x, FloatVec n) {
-  return _mm512_maskz_scalef_ps(kAll16, x, n);
+  return __builtin_ia32_scalefps512_mask(x, n, FloatVec{}, kAll16, kCurrentRounding);
 }
 ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
-  return _mm512_maskz_scalef_pd(kAll8, x, n);
+  return __builtin_ia32_scalefpd512_mask(x, n, DoubleVec{}, kAll8, kCurrentRounding);
 }
+/// The elements at p whose bit of the mask is set, the other lanes 0. Reads nothing else.
+ATTN_SIMD_INLINE FloatVec load_masked(const float* p, unsigned mask) {
+  return __builtin_ia32_loadups512_mask(p, FloatVec{}, static_cast<unsigned short>(mask));
+}
+ATTN_SIMD_INLINE DoubleVec load_masked(const double* p, unsigned mask) {
+  return __builtin_ia32_loadupd512_mask(p, DoubleVec{}, static_cast<unsigned char>(mask));
+}
+typedef short Int16Vec16 __attribute__((vector_size(32)));
+ATTN_SIMD_INLINE FloatVec half_to_float(Int16Vec16 x) {
+  return __builtin_ia32_vcvtph2ps512_mask(x, FloatVec{}, kAll16, kCurrentRounding);
+}
+#pragma GCC diagnostic pop
 
 #elif ATTN_SIMD_X86 == 3
 
-// Builtins, not intrinsics: the headers' intrinsics carry the target of the command line, and one
-// compiled with -mavx512f cannot be inlined here.
 typedef std::int32_t Int32Vec16 __attribute__((vector_size(16)));
 
 ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
@@ -173,17 +192,44 @@ ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
   return as_float(as_bits(x) + (Int64Vec{whole[0], whole[1]} << 52));
 }
 
+#elif defined(__aarch64__)
+
+ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
+  return static_cast<FloatVec>(vfmaq_f32(c, a, b));
+}
+ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) {
+  return static_cast<DoubleVec>(vfmaq_f64(c, a, b));
+}
+// NaN if either is, where x86's instruction returns the second operand: a row with a NaN score is
+// NaN either way.
+ATTN_SIMD_INLINE FloatVec maximum(FloatVec a, FloatVec b) {
+  return static_cast<FloatVec>(vmaxq_f32(a, b));
+}
+ATTN_SIMD_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
+  return static_cast<DoubleVec>(vmaxq_f64(a, b));
+}
+ATTN_SIMD_INLINE FloatVec round_to_nearest(FloatVec x) {
+  return static_cast<FloatVec>(vrndnq_f32(x));
+}
+ATTN_SIMD_INLINE DoubleVec round_to_nearest(DoubleVec x) {
+  return static_cast<DoubleVec>(vrndnq_f64(x));
+}
+ATTN_SIMD_INLINE FloatVec scale_by_power(FloatVec x, FloatVec n) {
+  return as_float(as_bits(x) + (__builtin_convertvector(n, Int32Vec) << 23));
+}
+ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
+  return as_float(as_bits(x) + (__builtin_convertvector(n, Int64Vec) << 52));
+}
+
 #else
 
 ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
-  FloatVec r;
-  for (int i = 0; i < Simd<float>::kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return r;
+  for (int i = 0; i < Simd<float>::kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
 }
 ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) {
-  DoubleVec r;
-  for (int i = 0; i < Simd<double>::kLanes; ++i) r[i] = __builtin_fma(a[i], b[i], c[i]);
-  return r;
+  for (int i = 0; i < Simd<double>::kLanes; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
+  return c;
 }
 template <class Vec>
 ATTN_SIMD_INLINE Vec maximum(Vec a, Vec b) {
@@ -210,12 +256,7 @@ ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
 template <class A>
 ATTN_SIMD_INLINE typename Simd<A>::Vec load_first(const A* p, Index count) {
 #if ATTN_SIMD_X86 == 4
-  const unsigned mask = (1u << count) - 1;
-  if constexpr (sizeof(A) == 4) {
-    return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p);
-  } else {
-    return _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask), p);
-  }
+  return load_masked(p, (1u << count) - 1);
 #else
   typename Simd<A>::Vec x = {};
   for (Index i = 0; i < count; ++i) x[i] = p[i];
@@ -238,12 +279,17 @@ ATTN_SIMD_INLINE FloatVec load(const Bfloat16Bits* p) { return as_float(load_16_
 
 ATTN_SIMD_INLINE FloatVec load(const HalfBits* p) {
 #if ATTN_SIMD_X86 == 4
-  return _mm512_maskz_cvtph_ps(kAll16, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  Int16Vec16 packed;
+  __builtin_memcpy(&packed, p, 32);
+  return half_to_float(packed);
 #elif ATTN_SIMD_X86 == 3
   typedef short Int16Vec8 __attribute__((vector_size(16)));
   Int16Vec8 packed;
   __builtin_memcpy(&packed, p, 16);
   return __builtin_ia32_vcvtph2ps256(packed);
+#elif defined(__aarch64__)
+  return static_cast<FloatVec>(
+      vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)))));
 #else
   // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
   // subnormal numbers into normal ones; infinities and NaNs get float's exponent.

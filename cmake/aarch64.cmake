@@ -1,0 +1,7 @@
+# Toolchain: compiles for 64-bit ARM with Debian's cross compiler and runs programs under qemu
+# (packages g++-aarch64-linux-gnu and qemu-user).
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)  # GoogleTest asks for one
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)

@@ -1,0 +1,16 @@
+# Runs programs that must print the same: cmake -P same_output.cmake -- <program>...
+cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/../arguments.cmake)
+
+list(POP_FRONT arguments first)
+execute_process(COMMAND ${first} OUTPUT_VARIABLE expected COMMAND_ERROR_IS_FATAL ANY)
+if(expected STREQUAL "")
+  message(FATAL_ERROR "${first} prints nothing, so nothing was compared")
+endif()
+message(STATUS "${first}:\n${expected}")
+foreach(program IN LISTS arguments)
+  execute_process(COMMAND ${program} OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT output STREQUAL expected)
+    message(SEND_ERROR "${program} prints something else:\n${output}")
+  endif()
+endforeach()
