@@ -1,15 +1,25 @@
 """attn and its peers behind one interface: prepare a call once, run it often.
 
-Each class has `prepare(row, q, k, v)`, which returns `(run, output)`: `run()` is one call, and what
-it costs is what is timed; `output()` is its result as an array (batch, heads, queries, dim). The
-arrays are (batch, heads, length, dim), contiguous. A peer that wants another layout gets it here,
-outside the timing. What a peer cannot do raises an exception, whose text goes into the table.
+Each class has `prepare(row, q, k, v)`. The arrays are (batch, heads, length, dim), contiguous. A peer
+that wants another layout gets it there, outside the timing. What a peer cannot do raises an
+exception, whose text is kept with the results.
 """
 
 import ctypes
+import dataclasses
+import typing
 import weakref
 
 import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of attention, ready to run."""
+
+    run: typing.Callable  # what is timed
+    output: typing.Callable  # its result, as an array (batch, heads, queries, dim)
+    rewind: typing.Optional[typing.Callable] = None  # before two runs, where each leaves a trace
 
 
 class Unsupported(Exception):
@@ -45,7 +55,7 @@ class Attn:
             attend(call)
 
         weakref.finalize(run, self.library.attn_peers_release, call)
-        return run, lambda: out
+        return Call(run, lambda: out)
 
 
 class Torch:
@@ -75,7 +85,7 @@ class Torch:
         def run():
             result[:] = [attend(q, k, v, **options)]
 
-        return run, lambda: result[0].float().numpy()
+        return Call(run, lambda: result[0].float().numpy())
 
 
 class OnnxRuntime:
@@ -161,7 +171,7 @@ class OnnxRuntimeMha(OnnxRuntime):
             num_heads=row.heads,
             unidirectional=int(row.causal),
         )
-        return run, lambda: unpacked(outputs["out"], row.heads)
+        return Call(run, lambda: unpacked(outputs["out"], row.heads))
 
 
 class OnnxRuntimeGqa(OnnxRuntime):
@@ -195,7 +205,7 @@ class OnnxRuntimeGqa(OnnxRuntime):
             num_heads=row.heads,
             kv_num_heads=row.kv_heads,
         )
-        return run, lambda: unpacked(outputs["out"], row.heads)
+        return Call(run, lambda: unpacked(outputs["out"], row.heads))
 
 
 class OnnxRuntimeAttention(OnnxRuntime):
@@ -205,7 +215,7 @@ class OnnxRuntimeAttention(OnnxRuntime):
         outputs = {"out": np.empty_like(q)}
         inputs = {"q": q, "k": k, "v": v}
         run = self.bind("Attention", "", inputs, outputs, is_causal=int(row.causal))
-        return run, lambda: outputs["out"]
+        return Call(run, lambda: outputs["out"])
 
 
 class OpenVino:
@@ -233,6 +243,8 @@ class OpenVino:
         }
 
     def tensor(self, row, array):
+        if row.dtype == "bfloat16":
+            array = array.view(np.uint16)
         return self.openvino.Tensor(array, array.shape, self.element(row))
 
     def prepare(self, row, q, k, v):
@@ -248,7 +260,7 @@ class OpenVino:
             request.set_input_tensor(index, self.tensor(row, array))
         out = np.empty_like(q)
         request.set_output_tensor(self.tensor(row, out))
-        return request.infer, lambda: out
+        return Call(request.infer, lambda: out)
 
     @staticmethod
     def repeat(op, row, tensor):
@@ -256,9 +268,84 @@ class OpenVino:
         group = row.heads // row.kv_heads
         if group == 1:
             return tensor
-        shape = [row.batch, row.kv_heads, group, row.keys, row.dim]
-        repeated = op.broadcast(op.unsqueeze(tensor, 2), shape)
-        return op.reshape(repeated, [row.batch, row.heads, row.keys, row.dim], False)
+        length = op.gather(op.shape_of(tensor), [2], 0)
+        shape = op.concat([[row.batch, row.kv_heads, group], length, [row.dim]], 0)
+        repeated = op.broadcast(op.unsqueeze(tensor, 2), shape, broadcast_spec="BIDIRECTIONAL")
+        return op.reshape(repeated, [row.batch, row.heads, -1, row.dim], False)
+
+
+class OpenVinoCache(OpenVino):
+    """The same operator over keys and values that the model keeps, as its language models do.
+
+    Every call appends a key and a value, so the cache is set back before each two calls.
+    """
+
+    name = "OpenVINO cache"
+
+    def config(self, row):
+        return {**super().config(row), "KV_CACHE_PRECISION": self.element(row)}
+
+    def prepare(self, row, q, k, v):
+        if not row.is_decode:
+            raise Unsupported("is for decoding")
+        caches = {"k": k, "v": v}
+        request = self.core.compile_model(self.model(row), "CPU", self.config(row))
+        request = request.create_infer_request()
+        newest = [np.ascontiguousarray(array[:, :, -1:]) for array in (k, v)]
+        for index, array in enumerate([q, *newest]):
+            request.set_input_tensor(index, self.tensor(row, array))
+        beams = np.arange(row.batch, dtype=np.int32)
+        request.set_input_tensor(3, self.openvino.Tensor(beams))
+        out = np.empty_like(q)
+        request.set_output_tensor(self.tensor(row, out))
+
+        def keep(length):
+            for state in request.query_state():
+                past = np.ascontiguousarray(caches[state.name][:, :, :length])
+                state.state = self.tensor(row, past)
+
+        def run():
+            request.infer()
+            return newest  # read at each call: must live as long
+
+        def output():
+            keep(row.keys - 1)
+            run()
+            return out
+
+        def rewind():
+            keep(row.keys - 2)
+
+        rewind()
+        return Call(run, output, rewind)
+
+    def model(self, row):
+        """The graph that OpenVINO knows as attention over a cache; batches can be reordered."""
+        from openvino import opset13 as op
+
+        shape = [row.batch, row.kv_heads, -1, row.dim]
+        query = op.parameter([row.batch, row.heads, 1, row.dim], self.element(row))
+        newest = [op.parameter(shape, self.element(row)) for _ in "kv"]
+        beams = op.parameter([-1], self.openvino.Type.i32)
+        inputs, writes = [], []
+        for name, tensor in zip("kv", newest):
+            variable = self.variable(row, name, shape)
+            nothing = op.constant(np.zeros((row.batch, row.kv_heads, 0, row.dim), np.float32))
+            past = op.read_value(op.convert(nothing, self.element(row)), variable)
+            grown = op.concat([op.gather(past, beams, 0), tensor], 2)
+            writes.append(op.assign(grown, variable))
+            inputs.append(self.repeat(op, row, grown))
+        result = op.result(op.scaled_dot_product_attention(query, *inputs))
+        return self.openvino.Model([result], writes, [query, *newest, beams], "attention")
+
+    def variable(self, row, name, shape):
+        from openvino.op import util
+
+        info = util.VariableInfo()
+        info.variable_id = name
+        info.data_shape = self.openvino.PartialShape(shape)
+        info.data_type = self.element(row)
+        return util.Variable(info)
 
 
 class Jax:
@@ -286,7 +373,7 @@ class Jax:
         def run():
             result[:] = [attend(q, k, v).block_until_ready()]
 
-        return run, lambda: np.asarray(result[0]).transpose(0, 2, 1, 3)
+        return Call(run, lambda: np.asarray(result[0]).transpose(0, 2, 1, 3))
 
 
-PEERS = [Torch, OnnxRuntimeMha, OnnxRuntimeGqa, OnnxRuntimeAttention, OpenVino, Jax]
+PEERS = [Torch, OnnxRuntimeMha, OnnxRuntimeGqa, OnnxRuntimeAttention, OpenVino, OpenVinoCache, Jax]

@@ -96,7 +96,8 @@ GROUPS = {
     "decode-mha": [decode(32, 1024), decode(32, 4096)],
     "decode-mha-long": [decode(32, 16384)],
     "decode-gqa": [decode(8, keys) for keys in (1024, 4096, 16384)],
-    "decode-mqa": [decode(1, keys) for keys in (1024, 4096, 16384, 65536)],
+    "decode-mqa": [decode(1, keys) for keys in (1024, 4096, 16384)],
+    "decode-65536": [decode(kv_heads, 65536) for kv_heads in (8, 1)],
     "bf16": [
         prefill(dim, 1024, causal, dtype="bfloat16") for dim in (64, 128) for causal in (False, True)
     ],
