@@ -44,8 +44,13 @@ class Row:
         size = 4 if self.dtype == "float32" else 2
         return 2 * size * self.batch * self.kv_heads * self.keys * self.dim
 
+    @property
+    def rival(self):
+        """Whom the floor is about; None: the best peer of the row."""
+        return None if self.dtype == "float32" else "PyTorch"
+
     def floor(self):
-        """How many times our time the best peer should take at least; None: nothing promised."""
+        """How many times our time the rival should take at least; None: nothing is promised."""
         if self.is_decode:
             return self._decode_floor()
         if self.dtype != "float32":
@@ -99,10 +104,14 @@ GROUPS = {
     "decode-mqa": [decode(1, keys) for keys in (1024, 4096, 16384)],
     "decode-65536": [decode(kv_heads, 65536) for kv_heads in (8, 1)],
     "bf16": [
-        prefill(dim, 1024, causal, dtype="bfloat16") for dim in (64, 128) for causal in (False, True)
+        prefill(dim, 1024, causal, dtype="bfloat16")
+        for dim in (64, 128)
+        for causal in (False, True)
     ],
     "bf16-decode": [decode(kv_heads, 4096, dtype="bfloat16") for kv_heads in (32, 8, 1)],
-    "threads-short": [prefill(64, length, causal) for length in (512, 1024) for causal in (False, True)],
+    "threads-short": [
+        prefill(64, length, causal) for length in (512, 1024) for causal in (False, True)
+    ],
     "threads-4096": [prefill(64, 4096, False)],
     "threads-4096-causal": [prefill(64, 4096, True)],
 }

@@ -79,6 +79,7 @@ def table_rows(results):
         for row, measured in zip(GROUPS[group], zip(*(process["rows"] for process in processes))):
             entry = {"threads": threads_of(group), **over_processes(measured)}
             entry["floor"] = row.floor() if entry["threads"] == 1 else None
+            entry["rival"] = row.rival or entry["best_peer"]
             table.append(entry)
     return table
 
@@ -116,14 +117,16 @@ def context(results):
 
 
 def verdict(row):
-    """The best peer, and whether it is as far behind as promised."""
-    best = row["ratios"][row["best_peer"]]
+    """The floor, and whether it was missed."""
     if row["floor"] is None:
         return ""
-    if best["median"] >= row["floor"]:
-        return f"{row['floor']}"
-    near = " within the noise" if best["max"] >= row["floor"] else ""
-    return f"{row['floor']} MISSED{near}"
+    text = (
+        f"{row['floor']} {row['rival']}" if row["rival"] != row["best_peer"] else f"{row['floor']}"
+    )
+    ratio = row["ratios"][row["rival"]]
+    if ratio["median"] >= row["floor"]:
+        return text
+    return text + (" missed, in the noise" if ratio["max"] >= row["floor"] else " missed")
 
 
 def cell(row, peer):
@@ -137,8 +140,12 @@ def cell(row, peer):
 
 def print_table(content):
     context = content["context"]
-    flags = ", ".join(f"{flag}: {'yes' if has else 'no'}" for flag, has in context["cpu"]["flags"].items())
-    print(f"{context['cpu']['model']} ({flags}); {context['processes']} processes; {context['date']}")
+    flags = ", ".join(
+        f"{flag}: {'yes' if has else 'no'}" for flag, has in context["cpu"]["flags"].items()
+    )
+    print(
+        f"{context['cpu']['model']} ({flags}); {context['processes']} processes; {context['date']}"
+    )
     print("; ".join(f"{name} {version}" for name, version in context["versions"].items()))
     print(f"attn {context['commit']}, Python {context['python']}, {context['system']}\n")
     peers = [name for name in context["versions"] if name != "attn"]
@@ -169,7 +176,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=pathlib.Path, help="a JSON file for all numbers")
     parser.add_argument("--processes", type=int, default=5, help="per group of rows")
-    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP")
+    parser.add_argument(
+        "--groups", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP"
+    )
     parser.add_argument(
         "--prefix", type=shlex.split, default=[], help="put before each measuring command"
     )
