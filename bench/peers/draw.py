@@ -43,13 +43,7 @@ def panels(rows):
 
 
 def with_prefix(rows, *prefixes):
-    return sorted((row for row in rows if row["name"].startswith(prefixes)), key=order)
-
-
-def order(row):
-    """Like rows together, each kind from short to long."""
-    words = row["name"].split()
-    return [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
+    return [row for row in rows if row["name"].startswith(prefixes)]
 
 
 def draw_panel(axes, title, rows):

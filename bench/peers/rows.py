@@ -40,6 +40,12 @@ class Row:
         causal = " causal" if self.causal else ""
         return f"prefill{dtype} D {self.dim} S {self.queries}{causal}"
 
+    @property
+    def order(self):
+        """In the table."""
+        decode = (self.is_decode, -self.kv_heads)
+        return (self.dtype != "float32", *decode, self.dim, self.keys, self.causal)
+
     def kv_bytes(self):
         size = 4 if self.dtype == "float32" else 2
         return 2 * size * self.batch * self.kv_heads * self.keys * self.dim

@@ -76,12 +76,13 @@ def over_processes(rows):
 def table_rows(results):
     table = []
     for group, processes in results.items():
+        threads = threads_of(group)
         for row, measured in zip(GROUPS[group], zip(*(process["rows"] for process in processes))):
-            entry = {"threads": threads_of(group), **over_processes(measured)}
-            entry["floor"] = row.floor() if entry["threads"] == 1 else None
+            entry = {"threads": threads, **over_processes(measured)}
+            entry["floor"] = row.floor() if threads == 1 else None
             entry["rival"] = row.rival or entry["best_peer"]
-            table.append(entry)
-    return table
+            table.append(((threads, row.order), entry))
+    return [entry for _, entry in sorted(table, key=lambda item: item[0])]
 
 
 def cpu():
