@@ -115,8 +115,8 @@ struct WidenTable {
   /// line without another is paired with zeros. `to` may be `from`, or begin before it.
   void (*pair_bfloat16)(const float* from, Index lines, Index count, Index from_stride, float* to,
                         Index to_stride);
-  /// The same, in two thirds of the time, for what holds no NaN, or none that rounding could
-  /// change: widened bfloat16. Other NaNs become any number.
+  /// The same, in little more than half the time, for what holds no NaN, or none that rounding
+  /// could change: widened bfloat16. Other NaNs become any number.
   void (*pair_numbers)(const float* from, Index lines, Index count, Index from_stride, float* to,
                        Index to_stride);
 };
