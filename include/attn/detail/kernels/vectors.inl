@@ -272,7 +272,12 @@ typedef std::uint16_t Uint16Half __attribute__((vector_size(ATTN_SIMD_BYTES / 2)
 ATTN_SIMD_INLINE Int32Vec load_16_bits(const void* from) {
   Uint16Half packed;
   __builtin_memcpy(&packed, from, sizeof packed);
+#if defined(__aarch64__)
+  // GCC 12 converts an 8-byte vector element by element.
+  return reinterpret_cast<Int32Vec>(vmovl_u16(static_cast<uint16x4_t>(packed)));
+#else
   return __builtin_convertvector(packed, Int32Vec);
+#endif
 }
 
 ATTN_SIMD_INLINE FloatVec load(const Bfloat16Bits* p) { return as_float(load_16_bits(p) << 16); }
@@ -288,8 +293,9 @@ ATTN_SIMD_INLINE FloatVec load(const HalfBits* p) {
   __builtin_memcpy(&packed, p, 16);
   return __builtin_ia32_vcvtph2ps256(packed);
 #elif defined(__aarch64__)
-  return static_cast<FloatVec>(
-      vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)))));
+  Uint16Half packed;
+  __builtin_memcpy(&packed, p, sizeof packed);
+  return static_cast<FloatVec>(vcvt_f32_f16(vreinterpret_f16_u16(static_cast<uint16x4_t>(packed))));
 #else
   // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
   // subnormal numbers into normal ones; infinities and NaNs get float's exponent.
