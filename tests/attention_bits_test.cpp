@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -467,6 +468,24 @@ void expect_the_bits_of_float_storage() {
 TEST(Bits, KeysAndValuesOf16BitsAreTheFloatsTheyStandFor) {
   expect_the_bits_of_float_storage<half>();
   expect_the_bits_of_float_storage<bfloat16>();
+}
+
+// A sum of which only a vanishing negative term is left is -0, until any key of weight 0 is added:
+// a dropped key would show in the sign.
+TEST(Bits, AVanishedSumHasNoSign) {
+  for (const Index queries : {1, 20}) {
+    Tensor4Buffer<float> q({1, 1, queries, 1}), k({1, 1, 3, 1}), v({1, 1, 3, 1});
+    for (Index i = 0; i < queries; ++i) q.view()(0, 0, i, 0) = 1;
+    k.view()(0, 0, 1, 0) = -20;
+    v.view()(0, 0, 1, 0) = -std::numeric_limits<float>::denorm_min();
+    v.view()(0, 0, 2, 0) = 1;
+    const bool keep[] = {true, true, false};
+    const auto by_length = scaled_dot_product_attention(q, k, v, key_lengths(2));
+    const auto by_tensor = scaled_dot_product_attention(
+        q, k, v, keep_where(Tensor4<const bool>(keep, Shape4{1, 1, 1, 3})));
+    EXPECT_TRUE(same_bits(by_length.output.view(), by_tensor.output.view())) << queries;
+    EXPECT_TRUE(same_bits(by_length.output.view()(0, 0, 0, 0), 0.0f)) << queries;
+  }
 }
 
 }  // namespace

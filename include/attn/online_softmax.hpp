@@ -97,7 +97,10 @@ struct OnlineSoftmax {
       kernels->row_divide(out, dim, rows, out_stride, correction);
     } else {
       for (Index r = 0; r < rows; ++r) {
-        for (Index d = 0; d < dim; ++d) out[r * out_stride + d] /= correction[r];
+        for (Index d = 0; d < dim; ++d) {
+          A& value = out[r * out_stride + d];
+          value = (value + A(0)) / correction[r];  // -0 becomes 0, as in row_divide
+        }
       }
     }
   }
