@@ -67,8 +67,8 @@ struct State {
     for (const auto& row : values) pointers.push_back(row.data());
     const bool rescale =
         softmax.update_weights(scores.data(), softmax.rows_are_lanes ? keys : padded_keys, stride);
-    softmax.add_values(pointers.data(), detail::RowStorage::accumulation, keys, scores.data(),
-                       stride, rescale);
+    softmax.add_values(pointers.data(), *softmax.kernels->few_rows, keys, scores.data(), stride,
+                       rescale);
     return rescale;
   }
 };

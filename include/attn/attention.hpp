@@ -57,16 +57,16 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
   for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
     const KeyRange fetched = keys & KeyRange{begin, begin + step};
     // The matrix form packs keys by itself, and values at their places in the key tile.
-    RowStorage key_storage = RowStorage::accumulation;
+    const FewRowKernels<A>* key_kernels = call.kernels->few_rows;
     if (call.matrix_unit == nullptr) {
-      key_storage = fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched,
-                               fetch_of(call, ValuePass::plain), scratch.key_rows, scratch.key_copy,
-                               *call.widen);
+      key_kernels = &fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched,
+                                fetch_of(call, ValuePass::plain), scratch.key_rows,
+                                scratch.key_copy, *call.kernels, *call.widen);
     }
     A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
-    const RowStorage value_storage =
-        fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched,
-                   fetch_of(call, pass), scratch.value_rows, value_copy, *call.widen);
+    const FewRowKernels<A>& value_kernels = fetch_rows(
+        call.source.values, call.source.map, block.batch, value_head, fetched, fetch_of(call, pass),
+        scratch.value_rows, value_copy, *call.kernels, *call.widen);
     if (pass == ValuePass::finite_only) {
       zero_non_finite(value_copy, fetched.size() * call.value_dim);
     }
@@ -84,7 +84,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
 
       const Staircase stairs = find_staircase(call, tile, seen, cover);
       const ScoreTile<A> scores = compute_scores(
-          call, scratch, tile, seen, stairs, key_storage, fetched.begin, begin,
+          call, scratch, tile, seen, stairs, *key_kernels, fetched.begin, begin,
           next_rows(call, scratch, block, tile, call.source.keys, key_head, seen, keys.end));
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
@@ -105,7 +105,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
       add_values(
-          call, scratch, tile.state, scores, stairs, begin, values, value_storage, rescale,
+          call, scratch, tile.state, scores, stairs, begin, values, value_kernels, rescale,
           next_rows(call, scratch, block, tile, call.source.values, value_head, seen, keys.end));
     });
   }

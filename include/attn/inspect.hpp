@@ -91,14 +91,14 @@ void walk_scores(const AttentionCall<A>& call, const Scratch<A>& scratch, const 
     const KeyRange keys =
         KeyRange{0, call.key_length} & KeyRange{begin, begin + call.plan.key_tile};
     fetch_rows(call.source.keys, call.source.map, block.batch, key_head, keys, Fetch::converted,
-               scratch.key_rows, scratch.key_copy, *call.widen);
+               scratch.key_rows, scratch.key_copy, *call.kernels, *call.widen);
     for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
       const Staircase all{keys, {}, 0};
-      keep(compute_scores(unscaled, scratch, tile, keys, all, RowStorage::accumulation, begin,
-                          begin, Prefetch{}),
+      keep(compute_scores(unscaled, scratch, tile, keys, all, *call.kernels->few_rows, begin, begin,
+                          Prefetch{}),
            result.raw);
-      const ScoreTile<A> scores = compute_scores(
-          call, scratch, tile, keys, all, RowStorage::accumulation, begin, begin, Prefetch{});
+      const ScoreTile<A> scores = compute_scores(call, scratch, tile, keys, all,
+                                                 *call.kernels->few_rows, begin, begin, Prefetch{});
       keep(scores, result.softcapped);
       call.mask.modify(scores);
       keep(scores, result.biased);

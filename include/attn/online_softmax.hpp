@@ -74,17 +74,17 @@ struct OnlineSoftmax {
     return softmax(scores, num_keys, rows, stride, max, sum, correction);
   }
 
-  /// o = o * correction + weights * values; in the row-lane form values are stored in the
-  /// accumulation type. `ahead`: what to prefetch meanwhile.
-  void add_values(RowPointers values, RowStorage storage, Index num_keys, const A* weights,
-                  Index stride, bool rescale, const Prefetch& ahead = {}) const {
+  /// o = o * correction + weights * values, read by `few_rows` in the dim-lane form. `ahead`: what
+  /// to prefetch meanwhile.
+  void add_values(RowPointers values, const FewRowKernels<A>& few_rows, Index num_keys,
+                  const A* weights, Index stride, bool rescale, const Prefetch& ahead = {}) const {
     const A* const factor = rescale ? correction : nullptr;
     if (rows_are_lanes) {
       kernels->row_accumulate(values, num_keys, dim, weights, stride, rows, factor, out, out_stride,
                               ahead);
     } else {
-      kernels->dim_accumulate[static_cast<int>(storage)](values, num_keys, dim, weights, stride,
-                                                         rows, factor, out, out_stride, ahead);
+      few_rows.accumulate(values, num_keys, dim, weights, stride, rows, factor, out, out_stride,
+                          ahead);
     }
   }
 
@@ -137,9 +137,7 @@ void merge_states(const KernelTable<A>& kernels, Index count, const A* max, cons
     weights[live] = weight;
     parts[live++] = parts[i];
   }
-  constexpr int kStorage = static_cast<int>(RowStorage::accumulation);
-  kernels.dim_accumulate[kStorage](parts, live, dim, weights, live, 1, nullptr, out, dim,
-                                   Prefetch{});
+  kernels.few_rows->accumulate(parts, live, dim, weights, live, 1, nullptr, out, dim, Prefetch{});
 }
 
 }  // namespace detail

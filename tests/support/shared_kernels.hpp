@@ -10,6 +10,8 @@ namespace detail {
 
 extern template const KernelTable<float>& kernels<float>(InstructionSet);
 extern template const KernelTable<double>& kernels<double>(InstructionSet);
+extern template const FewRowKernels<float>& few_row_kernels<HalfBits>(InstructionSet);
+extern template const FewRowKernels<float>& few_row_kernels<Bfloat16Bits>(InstructionSet);
 
 }  // namespace detail
 }  // namespace attn

@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "attn/config.hpp"
+#include "attn/detail/simd.hpp"
 
 namespace attn {
 namespace detail {
@@ -41,16 +42,26 @@ struct __attribute__((may_alias)) Bfloat16Bits {
   std::uint16_t bits;
 };
 
-/// How the keys and values that a kernel reads are stored: in the accumulation type, or in 16 bits
-/// (where that is float).
-enum class RowStorage : unsigned char { accumulation, half, bfloat16 };
-constexpr int kRowStorages = 3;
-
 /// Keys and values are given by the address of each one's row.
 using RowPointers = const void* const*;
 
+/// The dim-lane form's products, for keys and values of one element type. Lines are rows (queries);
+/// `stride` separates them and is a multiple of the lanes, and queries are padded with zeros to it.
+template <class A>
+struct FewRowKernels {
+  /// scores[r][j] = scale * sum_d queries[r][d] * keys[j][d]; prefetches num_keys rows of `ahead`.
+  void (*scores)(RowPointers keys, Index num_keys, Index dim, const A* queries, Index query_stride,
+                 Index rows, A scale, A* scores, Index stride, const Prefetch& ahead);
+  /// out[r][d] = out[r][d] * correction[r] + sum_j weights[r][j] * values[j][d]; prefetches
+  /// num_keys rows of `ahead`.
+  void (*accumulate)(RowPointers values, Index num_keys, Index dim, const A* weights,
+                     Index weight_stride, Index rows, const A* correction, A* out, Index out_stride,
+                     const Prefetch& ahead);
+};
+
 template <class A>
 struct KernelTable {
+  InstructionSet set;
   Index lanes;     ///< elements of a vector
   Index row_tile;  ///< rows of a row-lane tile that fill the registers; a multiple of lanes
 
@@ -76,23 +87,12 @@ struct KernelTable {
   /// out[d][r] /= divisor[r]; -0 becomes 0.
   void (*row_divide)(A* out, Index dim, Index rows, Index stride, const A* divisor);
 
-  // Dim lanes. Lines are rows (queries); `stride` separates them and is a multiple of `lanes`, and
-  // queries are padded with zeros to it.
+  // Dim lanes, as FewRowKernels below.
 
-  /// scores[r][j] = scale * sum_d queries[r][d] * keys[j][d], by the keys' RowStorage; prefetches
-  /// num_keys rows of `ahead`.
-  void (*dim_scores[kRowStorages])(RowPointers keys, Index num_keys, Index dim, const A* queries,
-                                   Index query_stride, Index rows, A scale, A* scores, Index stride,
-                                   const Prefetch& ahead);
+  const FewRowKernels<A>* few_rows;  ///< of keys and values in A
   /// As row_softmax, on `num_keys` (a multiple of `lanes`) scores of each row.
   bool (*dim_softmax)(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
                       A* correction);
-  /// out[r][d] = out[r][d] * correction[r] + sum_j weights[r][j] * values[j][d], by the values'
-  /// RowStorage; prefetches num_keys rows of `ahead`.
-  void (*dim_accumulate[kRowStorages])(RowPointers values, Index num_keys, Index dim,
-                                       const A* weights, Index weight_stride, Index rows,
-                                       const A* correction, A* out, Index out_stride,
-                                       const Prefetch& ahead);
 
   // Both forms, on `lines` runs of `count` elements (a multiple of `lanes`).
 
@@ -104,6 +104,11 @@ struct KernelTable {
   /// Whether no element is infinite or NaN.
   bool (*all_finite)(const A* x, Index lines, Index count, Index stride);
 };
+
+/// The kernels that read rows of HalfBits or Bfloat16Bits as they are stored. Only a program that
+/// has such tensors compiles them: TensorRef refers to them.
+template <class Bits>
+const FewRowKernels<float>& few_row_kernels(InstructionSet set);
 
 /// Between 16-bit storage and float.
 struct WidenTable {

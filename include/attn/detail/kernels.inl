@@ -4,7 +4,9 @@
 // set, with
 //   ATTN_SIMD_NAMESPACE   the namespace of this copy
 //   ATTN_SIMD_BYTES       16, 32 or 64
-//   ATTN_SIMD_X86         0 (NEON, or vector extensions alone), 2 (SSE2), 3 (AVX2 + FMA), 4 (AVX-512)
+//   ATTN_SIMD_SET         its InstructionSet
+//   ATTN_SIMD_X86         0 (NEON, or vector extensions alone), 2 (SSE2), 3 (AVX2 + FMA), 4
+//   (AVX-512)
 // Nothing but the parts below is included: what is defined outside the region would be compiled
 // without its instructions. Multiply-add is an explicit instruction (never left to contraction),
 // and rounding is a conversion (never the addition of a magic number), so that -ffp-contract and

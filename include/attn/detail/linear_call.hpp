@@ -142,14 +142,14 @@ struct LinearScratch {
 
 /// Points scratch.weight_rows at the elements `depth` of W's rows `features`, contiguous.
 template <class A>
-RowStorage fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch,
-                         IndexRange features, IndexRange depth) {
+const FewRowKernels<A>& fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch,
+                                      IndexRange features, IndexRange depth) {
   const TensorRef& weight = call.weight;
   const bool is_in_by_out = weight.stride.length == 1 && weight.stride.dim != 1 && call.in() > 1;
   if (!is_in_by_out) {
     return fetch_rows(columns(weight, depth), KeyMap(), 0, 0, features,
                       call.plan.rows_are_lanes ? Fetch::converted : Fetch::as_stored,
-                      scratch.weight_rows, scratch.weight_copy, *call.widen);
+                      scratch.weight_rows, scratch.weight_copy, *call.kernels, *call.widen);
   }
   // The rows of this memory are the columns of W.
   const Index stride = LinearScratch<A>::copy_stride(call, depth.size());
@@ -161,7 +161,7 @@ RowStorage fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scra
   for (Index f = 0; f < features.size(); ++f) {
     scratch.weight_rows[f] = scratch.weight_copy + f * stride;
   }
-  return RowStorage::accumulation;
+  return *call.kernels->few_rows;
 }
 
 /// One item with a lane for each token.
@@ -237,11 +237,11 @@ void multiply_dim_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
   if (call.in() == 0) {
     std::fill_n(scratch.sums, tokens.size() * stride, A(0));
   } else {
-    const RowStorage storage = fetch_weights(call, scratch, features, IndexRange{0, call.in()});
-    kernels.dim_scores[static_cast<int>(storage)](scratch.weight_rows, features.size(), call.in(),
-                                                  converted + tokens.begin * call.token_stride(),
-                                                  call.token_stride(), tokens.size(), A(1),
-                                                  scratch.sums, stride, Prefetch{});
+    const FewRowKernels<A>& few_rows =
+        fetch_weights(call, scratch, features, IndexRange{0, call.in()});
+    few_rows.scores(scratch.weight_rows, features.size(), call.in(),
+                    converted + tokens.begin * call.token_stride(), call.token_stride(),
+                    tokens.size(), A(1), scratch.sums, stride, Prefetch{});
   }
   const TensorRef out = columns(call.out, features);
   call.for_each_run(out, tokens, [&](Index token, Index offset, Index count) {

@@ -55,10 +55,12 @@
 #define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_sse2)
 #define ATTN_SIMD_BYTES 16
 #define ATTN_SIMD_X86 2
+#define ATTN_SIMD_SET InstructionSet::sse2
 #include "attn/detail/kernels.inl"
 #undef ATTN_SIMD_NAMESPACE
 #undef ATTN_SIMD_BYTES
 #undef ATTN_SIMD_X86
+#undef ATTN_SIMD_SET
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(                                                       \
@@ -72,10 +74,12 @@
 #define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_avx2)
 #define ATTN_SIMD_BYTES 32
 #define ATTN_SIMD_X86 3
+#define ATTN_SIMD_SET InstructionSet::avx2
 #include "attn/detail/kernels.inl"
 #undef ATTN_SIMD_NAMESPACE
 #undef ATTN_SIMD_BYTES
 #undef ATTN_SIMD_X86
+#undef ATTN_SIMD_SET
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(                                                                    \
@@ -90,10 +94,12 @@
 #define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_avx512)
 #define ATTN_SIMD_BYTES 64
 #define ATTN_SIMD_X86 4
+#define ATTN_SIMD_SET InstructionSet::avx512
 #include "attn/detail/kernels.inl"
 #undef ATTN_SIMD_NAMESPACE
 #undef ATTN_SIMD_BYTES
 #undef ATTN_SIMD_X86
+#undef ATTN_SIMD_SET
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -105,10 +111,12 @@
 #define ATTN_SIMD_NAMESPACE ATTN_SIMD_COPY(kernels_generic)
 #define ATTN_SIMD_BYTES 16
 #define ATTN_SIMD_X86 0
+#define ATTN_SIMD_SET InstructionSet::generic
 #include "attn/detail/kernels.inl"
 #undef ATTN_SIMD_NAMESPACE
 #undef ATTN_SIMD_BYTES
 #undef ATTN_SIMD_X86
+#undef ATTN_SIMD_SET
 
 #endif
 
@@ -126,6 +134,19 @@ const KernelTable<A>& kernels(InstructionSet set) {
 #else
   (void)set;
   return ATTN_SIMD_COPY(kernels_generic)::kernel_table<A>();
+#endif
+}
+
+template <class Bits>
+const FewRowKernels<float>& few_row_kernels(InstructionSet set) {
+#if ATTN_X86_TABLES
+  if (set == InstructionSet::best) set = active_instruction_set();
+  if (set == InstructionSet::avx512) return ATTN_SIMD_COPY(kernels_avx512)::kFewRows<float, Bits>;
+  if (set == InstructionSet::avx2) return ATTN_SIMD_COPY(kernels_avx2)::kFewRows<float, Bits>;
+  return ATTN_SIMD_COPY(kernels_sse2)::kFewRows<float, Bits>;
+#else
+  (void)set;
+  return ATTN_SIMD_COPY(kernels_generic)::kFewRows<float, Bits>;
 #endif
 }
 

@@ -234,36 +234,29 @@ inline void find_rows(const TensorRef& tensor, const KeyMap& map, Index batch, I
 
 /// What a stage needs of the rows that it fetches.
 enum class Fetch : unsigned char {
-  as_stored,  ///< contiguous elements of any RowStorage
+  as_stored,  ///< contiguous elements, as few-row kernels read them
   converted,  ///< contiguous elements of A, in place or copied
   copied,     ///< a copy that the stage may change
 };
 
-/// How rows of `tensor` can be read in place, if at all.
+/// Fills rows[0 .. keys.size()) with pointers to the rows of `keys`, contiguous elements each: in
+/// the tensor itself where `fetch` allows it, else in `copy`, converted to A. Returns the few-row
+/// kernels that read them.
 template <class A>
-RowStorage storage_of(const TensorRef& tensor) {
-  const bool is_contiguous = tensor.stride.dim == 1 || tensor.shape.dim == 1;
+const FewRowKernels<A>& fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch,
+                                   Index head, KeyRange keys, Fetch fetch, const void** rows,
+                                   A* copy, const KernelTable<A>& kernels,
+                                   const WidenTable& widen) {
   if constexpr (std::is_same_v<A, float>) {
-    if (is_contiguous && tensor.type == ElementType::float16) return RowStorage::half;
-    if (is_contiguous && tensor.type == ElementType::bfloat16) return RowStorage::bfloat16;
+    const bool is_contiguous = tensor.stride.dim == 1 || tensor.shape.dim == 1;
+    if (fetch == Fetch::as_stored && tensor.few_row_kernels != nullptr && is_contiguous) {
+      find_rows(tensor, map, batch, head, keys, rows);
+      return tensor.few_row_kernels(kernels.set);
+    }
   }
-  return RowStorage::accumulation;
-}
-
-/// Fills rows[0 .. keys.size()) with pointers to the rows of `keys`, contiguous elements
-/// each, and returns how they are stored: in the tensor itself where `fetch` allows it, else in
-/// `copy`, converted to A.
-template <class A>
-RowStorage fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index head,
-                      KeyRange keys, Fetch fetch, const void** rows, A* copy,
-                      const WidenTable& widen) {
-  const RowStorage storage =
-      fetch == Fetch::as_stored ? storage_of<A>(tensor) : RowStorage::accumulation;
-  const bool is_copied =
-      fetch == Fetch::copied || (storage == RowStorage::accumulation && !has_plain_rows<A>(tensor));
-  if (!is_copied) {
+  if (fetch != Fetch::copied && has_plain_rows<A>(tensor)) {
     find_rows(tensor, map, batch, head, keys, rows);
-    return storage;
+    return *kernels.few_rows;
   }
   const Index dim = tensor.shape.dim;
   for (Index key = keys.begin; key < keys.end;) {
@@ -273,7 +266,7 @@ RowStorage fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, I
     key = end;
   }
   for (Index i = 0; i < keys.size(); ++i) rows[i] = copy + i * dim;
-  return storage;
+  return *kernels.few_rows;
 }
 
 }  // namespace detail

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "attn/config.hpp"
+#include "attn/detail/kernel_table.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
@@ -29,6 +30,8 @@ struct TensorRef {
   Index element_size = 0;
   Shape4 shape;
   Stride4 stride;
+  /// What reads its rows as they are stored, if these are of 16 bits.
+  const FewRowKernels<float>& (*few_row_kernels)(InstructionSet set) = nullptr;
 
   TensorRef() = default;
   template <class T>
@@ -37,7 +40,14 @@ struct TensorRef {
         type(element_type<std::remove_const_t<T>>()),
         element_size(static_cast<Index>(sizeof(T))),
         shape(view.shape()),
-        stride(view.stride()) {}
+        stride(view.stride()) {
+    using Element = std::remove_const_t<T>;
+    if constexpr (std::is_same_v<Element, Eigen::half>) {
+      few_row_kernels = &detail::few_row_kernels<HalfBits>;
+    } else if constexpr (std::is_same_v<Element, Eigen::bfloat16>) {
+      few_row_kernels = &detail::few_row_kernels<Bfloat16Bits>;
+    }
+  }
 
   Index offset(Index b, Index h, Index i, Index d) const {
     return b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim;

@@ -178,7 +178,7 @@ Prefetch next_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, cons
 template <class A>
 ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scratch,
                             const RowTile<A>& tile, KeyRange keys, const Staircase& stairs,
-                            RowStorage storage, Index first_fetched, Index tile_begin,
+                            const FewRowKernels<A>& few_rows, Index first_fetched, Index tile_begin,
                             const Prefetch& ahead) {
   const KernelTable<A>& kernels = *call.kernels;
   if (tile.state.rows_are_lanes) {
@@ -228,9 +228,9 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     }
   };
   pad();
-  kernels.dim_scores[static_cast<int>(storage)](
-      scratch.key_rows + (keys.begin - first_fetched), keys.size(), call.key_dim, tile.queries,
-      tile.query_stride, tile.rows.count, call.scale, scratch.scores + before, stride, ahead);
+  few_rows.scores(scratch.key_rows + (keys.begin - first_fetched), keys.size(), call.key_dim,
+                  tile.queries, tile.query_stride, tile.rows.count, call.scale,
+                  scratch.scores + before, stride, ahead);
   if (call.softcap > 0) {
     kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
     pad();
@@ -242,7 +242,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
 inline void add_values_by_matrix(const AttentionCall<float>& call, const Scratch<float>& scratch,
                                  const OnlineSoftmax<float>& state, KeyRange keys,
                                  const Staircase& stairs, Index tile_begin, bool rescale) {
-  if (rescale) state.add_values(nullptr, RowStorage::accumulation, 0, nullptr, 0, true);
+  if (rescale) state.add_values(nullptr, *call.kernels->few_rows, 0, nullptr, 0, true);
   const float* const pairs = pack_weights(call, scratch, state.rows, keys, tile_begin);
   if (stairs.vectors == 0) {
     multiply_values(call, scratch, pairs, state.rows, keys, tile_begin, state.out);
@@ -260,8 +260,8 @@ inline void add_values_by_matrix(const AttentionCall<float>& call, const Scratch
 template <class A>
 void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
                 const OnlineSoftmax<A>& state, const ScoreTile<A>& weights, const Staircase& stairs,
-                Index tile_begin, RowPointers values, RowStorage storage, bool rescale,
-                const Prefetch& ahead) {
+                Index tile_begin, RowPointers values, const FewRowKernels<A>& few_rows,
+                bool rescale, const Prefetch& ahead) {
   if constexpr (std::is_same_v<A, float>) {
     if (call.matrix_unit != nullptr) {
       add_values_by_matrix(call, scratch, state, weights.keys, stairs, tile_begin, rescale);
@@ -271,11 +271,11 @@ void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
   const Index first_key = weights.keys.begin;
   const Index stride = state.rows_are_lanes ? weights.key_stride : weights.row_stride;
   if (stairs.vectors == 0) {
-    state.add_values(values, storage, weights.keys.size(), weights.scores, stride, rescale, ahead);
+    state.add_values(values, few_rows, weights.keys.size(), weights.scores, stride, rescale, ahead);
     return;
   }
   const auto add = [&](KeyRange part, const OnlineSoftmax<A>& rows, Index first_row, bool scale) {
-    rows.add_values(values + (part.begin - first_key), storage, part.size(),
+    rows.add_values(values + (part.begin - first_key), few_rows, part.size(),
                     weights.scores + (part.begin - first_key) * stride + first_row, stride, scale);
   };
   bool has_before = false;

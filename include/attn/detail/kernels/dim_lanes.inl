@@ -72,16 +72,11 @@ ATTN_SIMD_INLINE void dot_rows(RowPointers keys, Index num_keys, Index dim, cons
                                Index query_stride, A scale, A* scores, Index stride,
                                const Prefetch& ahead) {
   constexpr Index kKeys = 16 / sizeof(A);
-  Index j = 0;
-  for (; j + kKeys <= num_keys; j += kKeys) {
-    for (Index i = j; i < j + kKeys; ++i) prefetch_row(ahead, i);
-    dot_block<A, Element, kRows>(keys + j, kKeys, dim, queries, query_stride, scale, scores + j,
+  for (Index j = 0; j < num_keys; j += kKeys) {
+    const Index count = num_keys - j < kKeys ? num_keys - j : kKeys;
+    for (Index i = 0; i < count; ++i) prefetch_row(ahead, j + i);
+    dot_block<A, Element, kRows>(keys + j, count, dim, queries, query_stride, scale, scores + j,
                                  stride);
-  }
-  if (j < num_keys) {
-    for (Index i = j; i < num_keys; ++i) prefetch_row(ahead, i);
-    dot_block<A, Element, kRows>(keys + j, num_keys - j, dim, queries, query_stride, scale,
-                                 scores + j, stride);
   }
 }
 
@@ -142,8 +137,10 @@ bool dim_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A*
   return any;
 }
 
+/// Adds the values of kVectors vectors of dims; a vector alone may have `count` dims, fewer than
+/// its lanes, of which `out` holds all.
 template <class A, class Element, unsigned kRows, unsigned kVectors>
-ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first_dim,
+ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first_dim, Index count,
                                  const A* weights, Index weight_stride, const A* correction, A* out,
                                  Index out_stride, const Prefetch& ahead) {
   using Vec = typename Simd<A>::Vec;
@@ -162,7 +159,9 @@ ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first
     const Element* const row = static_cast<const Element*>(values[j]) + first_dim;
     Vec value[kVectors];
     ATTN_SIMD_UNROLL
-    for (unsigned v = 0; v < kVectors; ++v) value[v] = load(row + v * kLanes);
+    for (unsigned v = 0; v < kVectors; ++v) {
+      value[v] = kVectors > 1 || count == kLanes ? load(row + v * kLanes) : load_first(row, count);
+    }
     ATTN_SIMD_UNROLL
     for (unsigned r = 0; r < kRows; ++r) {
       const Vec weight = broadcast(weights[r * weight_stride + j]);
@@ -177,19 +176,6 @@ ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first
   }
 }
 
-/// The last, incomplete vector of the dims.
-template <class A, class Element>
-ATTN_SIMD_INLINE void axpy_tail(RowPointers values, Index num_keys, Index first_dim, Index count,
-                                const A* weights, A factor, A* out) {
-  using Vec = typename Simd<A>::Vec;
-  Vec sum = load(out) * broadcast(factor);
-  for (Index j = 0; j < num_keys; ++j) {
-    const Vec value = load_first(static_cast<const Element*>(values[j]) + first_dim, count);
-    sum = multiply_add(broadcast(weights[j]), value, sum);
-  }
-  store(out, sum);
-}
-
 template <class A, class Element, unsigned kRows>
 ATTN_SIMD_INLINE void axpy_rows(RowPointers values, Index num_keys, Index dim, const A* weights,
                                 Index weight_stride, const A* correction, A* out, Index out_stride,
@@ -200,20 +186,15 @@ ATTN_SIMD_INLINE void axpy_rows(RowPointers values, Index num_keys, Index dim, c
   Prefetch once = ahead;
   Index d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
-    axpy_block<A, Element, kRows, kWide>(values, num_keys, d, weights, weight_stride, correction,
-                                         out + d, out_stride, once);
+    axpy_block<A, Element, kRows, kWide>(values, num_keys, d, kWide * kLanes, weights,
+                                         weight_stride, correction, out + d, out_stride, once);
     once.bytes = 0;
   }
-  for (; d + kLanes <= dim; d += kLanes) {
-    axpy_block<A, Element, kRows, 1>(values, num_keys, d, weights, weight_stride, correction,
+  for (; d < dim; d += kLanes) {
+    const Index count = dim - d < kLanes ? dim - d : kLanes;
+    axpy_block<A, Element, kRows, 1>(values, num_keys, d, count, weights, weight_stride, correction,
                                      out + d, out_stride, once);
     once.bytes = 0;
-  }
-  if (d < dim) {
-    for (Index r = 0; r < kRows; ++r) {
-      axpy_tail<A, Element>(values, num_keys, d, dim - d, weights + r * weight_stride,
-                            correction == nullptr ? A(1) : correction[r], out + r * out_stride + d);
-    }
   }
 }
 

@@ -89,31 +89,17 @@ bool all_finite(const A* x, Index lines, Index count, Index stride) {
   return true;
 }
 
-/// `Half` and `Bfloat16`: A where the table does not read 16-bit rows.
-template <class A, class Half, class Bfloat16>
-const KernelTable<A>& make_table() {
-  static constexpr KernelTable<A> table = {
-      Simd<A>::kLanes,
-      Simd<A>::kLanes * Registers<A>::kTileVectors,
-      row_scores<A>,
-      row_softmax<A>,
-      row_accumulate<A>,
-      row_divide<A>,
-      {dim_scores<A, A>, dim_scores<A, Half>, dim_scores<A, Bfloat16>},
-      dim_softmax<A>,
-      {dim_accumulate<A, A>, dim_accumulate<A, Half>, dim_accumulate<A, Bfloat16>},
-      softcap<A>,
-      transpose<A>,
-      all_finite<A>};
-  return table;
-}
+template <class A, class Element>
+constexpr FewRowKernels<A> kFewRows = {dim_scores<A, Element>, dim_accumulate<A, Element>};
+
 template <class A>
 const KernelTable<A>& kernel_table() {
-  if constexpr (sizeof(A) == 4) {
-    return make_table<A, HalfBits, Bfloat16Bits>();
-  } else {
-    return make_table<A, A, A>();
-  }
+  static constexpr KernelTable<A> table = {
+      ATTN_SIMD_SET, Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
+      row_scores<A>, row_softmax<A>,  row_accumulate<A>,
+      row_divide<A>, &kFewRows<A, A>, dim_softmax<A>,
+      softcap<A>,    transpose<A>,    all_finite<A>};
+  return table;
 }
 
 template <class Bits>
@@ -163,7 +149,8 @@ void pair_bfloat16(const float* from, Index lines, Index count, Index from_strid
 }
 
 inline const WidenTable& widen_table() {
-  static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16<true>, pair_bfloat16<false>};
+  static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16<true>,
+                                       pair_bfloat16<false>};
   return table;
 }
 
