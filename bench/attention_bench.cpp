@@ -146,8 +146,8 @@ void bf16_weights(benchmark::State& state) {
   } else {
     bench::run(state, problem, tensors, attn::no_mask(), options);
   }
-  const bool has_unit = attn::detail::find_matrix_unit(options.instruction_set) != nullptr;
-  state.SetLabel(has_unit ? "AMX" : "no AMX");
+  const auto* const unit = attn::detail::find_matrix_unit(options.instruction_set);
+  state.SetLabel(unit != nullptr ? unit->name : "no matrix unit");
 }
 BENCHMARK(bf16_weights)
     ->ArgNames({"length", "dim", "causal"})

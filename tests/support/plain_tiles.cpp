@@ -76,7 +76,7 @@ class PlainTiles {
 }  // namespace
 
 const detail::MatrixUnit& plain_matrix_unit() {
-  static constexpr detail::MatrixUnit unit = {[] {}, [] {}, detail::multiply_tiles<PlainTiles>};
+  static constexpr detail::MatrixUnit unit = {"plain tiles", [] {}, [] {}, detail::multiply_tiles<PlainTiles>};
   return unit;
 }
 

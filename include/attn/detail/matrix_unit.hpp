@@ -1,7 +1,7 @@
-// attn/detail/matrix_unit.hpp - level 2: products of bfloat16 matrices by the CPU's matrix unit
-// (Intel AMX), where there is one.
+// attn/detail/matrix_unit.hpp - level 2: products of bfloat16 matrices by what the CPU has for them:
+// Intel's AMX here, vectors that multiply pairs (AVX512_BF16) in kernels/bf16_dots.inl.
 //
-// The product is written over a thin interface of tile registers, so that its logic can be tested
+// AMX's product is written over a thin interface of tile registers, so that its logic can be tested
 // on any machine over tiles in plain C++ (tests/support/plain_tiles.hpp). AMX is reached by
 // assembler text: GCC's intrinsics are such text too, but take no template parameter for the number
 // of a tile, and do not say that loading one reads memory. No region of other instructions is
@@ -14,14 +14,21 @@
 #include "attn/config.hpp"
 #include "attn/detail/simd.hpp"
 
-// An assembler that knows AMX comes with the compilers that have its header (GCC's, Clang's).
+// An assembler that knows an extension comes with the compilers that have its header (GCC's,
+// Clang's).
 #if ATTN_X86_TABLES && defined(__x86_64__) && !defined(__ILP32__) && defined(__has_include)
 #if __has_include(<amxbf16intrin.h>) || __has_include(<amxintrin.h>)
 #define ATTN_HAS_AMX_TILES 1
 #endif
+#if __has_include(<avx512bf16intrin.h>)
+#define ATTN_HAS_BF16_DOTS 1
+#endif
 #endif
 #ifndef ATTN_HAS_AMX_TILES
 #define ATTN_HAS_AMX_TILES 0
+#endif
+#ifndef ATTN_HAS_BF16_DOTS
+#define ATTN_HAS_BF16_DOTS 0
 #endif
 
 namespace attn {
@@ -34,6 +41,8 @@ struct MatrixUnit {
   static constexpr Index kPairs = 16;  ///< of a line of a tile: `depth` is a multiple of twice it
   static constexpr Index kColumns = 32;
 
+  const char* name;  ///< of the instructions
+
   /// Makes the unit ready on this thread: before the first product, and again where code that is
   /// not ours may have used it.
   void (*configure)();
@@ -43,8 +52,9 @@ struct MatrixUnit {
   /// if `is_first`: left[i][k / 2] holds the pair (k, k + 1) of line i, right[k / 2][c] that of
   /// column c. `columns` is a multiple of kColumns.
   ///
-  /// Each block of 2 kPairs products is summed in two chains of multiply-adds, even and odd k,
-  /// whose sum is added to `out`. Subnormal operands count as 0, subnormal results become 0.
+  /// In which order the products are summed is the unit's affair, and the same for every element:
+  /// multiply-adds in float, rounded to nearest. Subnormal operands count as 0, subnormal results
+  /// become 0.
   void (*multiply)(const float* left, Index left_stride, const float* right, Index right_stride,
                    Index lines, Index columns, Index depth, bool is_first, float* out,
                    Index out_stride);
@@ -103,7 +113,8 @@ void multiply_block(Tiles& tiles, const float* left, Index left_stride, const fl
   }
 }
 
-/// MatrixUnit::multiply over a kind of tiles.
+/// MatrixUnit::multiply over a kind of tiles. Each block of 2 kPairs products is summed in two
+/// chains of multiply-adds, even and odd k, whose sum is added to `out`.
 template <class Tiles>
 void multiply_tiles(const float* left, Index left_stride, const float* right, Index right_stride,
                     Index lines, Index columns, Index depth, bool is_first, float* out,
@@ -168,21 +179,13 @@ struct AmxTiles {
   static void release() { __asm__ volatile("tilerelease" : :); }
 };
 
-#endif
-
-/// The matrix unit that calls with this instruction set may use, or null.
-inline const MatrixUnit* find_matrix_unit(InstructionSet set) {
-#if ATTN_HAS_AMX_TILES
-  static constexpr MatrixUnit unit = {AmxTiles::configure, AmxTiles::release,
+inline const MatrixUnit& amx_unit() {
+  static constexpr MatrixUnit unit = {"AMX", AmxTiles::configure, AmxTiles::release,
                                       multiply_tiles<AmxTiles>};
-  if (set == InstructionSet::best || set == InstructionSet::avx512) {
-    return may_use_amx() ? &unit : nullptr;
-  }
-#else
-  (void)set;
-#endif
-  return nullptr;
+  return unit;
 }
+
+#endif
 
 /// Holds a matrix unit, or none, ready on this thread.
 class MatrixUnitScope {

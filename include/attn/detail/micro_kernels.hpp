@@ -12,6 +12,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/kernel_table.hpp"
+#include "attn/detail/matrix_unit.hpp"
 #include "attn/detail/simd.hpp"
 
 #if !defined(__GNUC__) && !defined(__clang__)
@@ -160,6 +161,18 @@ inline const WidenTable& widening(InstructionSet set) {
   (void)set;
   return ATTN_SIMD_COPY(kernels_generic)::widen_table();
 #endif
+}
+
+/// The matrix unit that calls with this instruction set may use, or null.
+inline const MatrixUnit* find_matrix_unit(InstructionSet set) {
+  if (set != InstructionSet::best && set != InstructionSet::avx512) return nullptr;
+#if ATTN_HAS_AMX_TILES
+  if (may_use_amx()) return &amx_unit();
+#endif
+#if ATTN_HAS_BF16_DOTS
+  if (gains_by_bf16_dots()) return &ATTN_SIMD_COPY(kernels_avx512)::bf16_dots();
+#endif
+  return nullptr;
 }
 
 }  // namespace detail
