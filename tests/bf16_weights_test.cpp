@@ -1,5 +1,5 @@
-// options.allow_bf16_weights: the matrix form of attention, over plain tiles on any machine, and
-// over the CPU's own where it has them.
+// options.allow_bf16_weights: the matrix form of attention, over every matrix unit: the CPU's where
+// it has them, else their models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,6 @@ using test::Inputs;
 using test::Kind;
 using test::Layout;
 using test::MaskData;
-using test::plain_matrix_unit;
 using test::same_bits;
 using test::Sizes;
 using test::TestTensor;
@@ -38,10 +37,22 @@ struct Results {
   AttentionOutputs<float> extra() { return {weights.view(), log_sum_exp.view()}; }
 };
 
-Results run(const Sizes& sizes, const Inputs<bfloat16>& in, const AnyMask& mask,
-            const AttentionOptions& options = {}, Layout layout = Layout::contiguous) {
+/// Runs over every matrix unit.
+class Bf16Weights : public testing::TestWithParam<const detail::MatrixUnit*> {
+ protected:
+  Results run(const Sizes& sizes, const Inputs<bfloat16>& in, const AnyMask& mask,
+              const AttentionOptions& options = {}, Layout layout = Layout::contiguous) const;
+  void expect_accurate(const Sizes& sizes, const Inputs<bfloat16>& in, const AnyMask& mask,
+                       const test::Formula& formula, const AttentionOptions& options,
+                       Layout layout = Layout::contiguous) const;
+};
+INSTANTIATE_TEST_SUITE_P(Units, Bf16Weights, testing::ValuesIn(test::matrix_units()),
+                         [](const auto& unit) { return std::string(unit.param->name); });
+
+Results Bf16Weights::run(const Sizes& sizes, const Inputs<bfloat16>& in, const AnyMask& mask,
+                         const AttentionOptions& options, Layout layout) const {
   Results results(sizes, layout);
-  EXPECT_TRUE(attend_with<float>(&plain_matrix_unit(), in.q.view(), in.k.view(), in.v.view(),
+  EXPECT_TRUE(attend_with<float>(GetParam(), in.q.view(), in.k.view(), in.v.view(),
                                  results.out.view(), mask, options, results.extra()))
       << "not in the matrix form: " << sizes;
   return results;
@@ -57,19 +68,19 @@ void expect_same(const Results& a, const Results& b, const std::string& what) {
 
 /// Holds a call to attention by the book, entry by entry. With u = 2^-24:
 ///
-///   a score is off by       e = u (18 + Dk / 32 + 3) |scale| max(|q| |k|) Dk: each product passes
-///   a
-///                           chain of 16, the sums of two chains and of the chunks before, scale
-///                           and bias (softcap only shrinks errors)
+///   a score is off by       e = u (18 + Dk / 32 + 3) |scale| max(|q| |k|) Dk: each product
+///                           passes a chain of 16, the sums of two chains and of the chunks before,
+///                           scale and bias (softcap only shrinks errors)
 ///   a weight, relatively,   by 2 e + 2 u (6 + 3 S): its own score and those of the denominator,
-///   the
-///                           exponential and what the float kernels are granted
+///                           the exponential and what the float kernels are granted
 ///   the output by           (2^-8 + that + u (18 + Sk / 16)) sum |weight v|: the weight's
-///   rounding,
-///                           and the roundings that a product passes, rescaling among them
-void expect_accurate(const Sizes& sizes, const Inputs<bfloat16>& in, const AnyMask& mask,
-                     const test::Formula& formula, const AttentionOptions& options,
-                     Layout layout = Layout::contiguous) {
+///                           rounding, and the roundings that a product passes, rescaling among
+///                           them
+///
+/// Units of dot products sum in a single chain: a product passes up to Dk or Sk roundings more.
+void Bf16Weights::expect_accurate(const Sizes& sizes, const Inputs<bfloat16>& in,
+                                  const AnyMask& mask, const test::Formula& formula,
+                                  const AttentionOptions& options, Layout layout) const {
   const auto q = test::in_double(in.q.view()), k = test::in_double(in.k.view());
   const auto v = test::in_double(in.v.view());
   Tensor4Buffer<double> magnitudes(v.shape());
@@ -82,11 +93,12 @@ void expect_accurate(const Sizes& sizes, const Inputs<bfloat16>& in, const AnyMa
       options.scale ? std::abs(*options.scale) : 1 / std::sqrt((std::max)(1.0, dims));
   const double product =
       static_cast<double>(test::largest_magnitude(q.view()) * test::largest_magnitude(k.view()));
-  const double score_error = u * (21 + dims / 32) * scale * product * dims;
   const double keys = static_cast<double>(sizes.key_length);
+  const double chain = &test::model_of(*GetParam()) == &test::plain_dots() ? 1 : 0;
+  const double score_error = u * (21 + dims / 32 + chain * dims) * scale * product * dims;
   const double weight_error =
       2 * score_error + 2 * u * (6 + 3 * static_cast<double>(exact.largest_score)) + u * keys;
-  const double out_error = 0x1p-8 + weight_error + u * (18 + keys / 16);
+  const double out_error = 0x1p-8 + weight_error + u * (18 + keys / 16 + chain * keys);
 
   const Results actual = run(sizes, in, mask, options, layout);
   int failures = 0;
@@ -123,7 +135,7 @@ std::vector<Sizes> matrix_sizes() {
           {2, 2, 2, 1, 21, 6, 64, 17},  {1, 1, 1, 1, 33, 520, 16, 40}};
 }
 
-TEST(Bf16Weights, AgreeWithTheReferenceUnderEveryMask) {
+TEST_P(Bf16Weights, AgreeWithTheReferenceUnderEveryMask) {
   for (const Sizes& sizes : matrix_sizes()) {
     const Index offset = sizes.key_length - sizes.query_length;
     const MaskData<float> data(sizes, offset);
@@ -138,7 +150,7 @@ TEST(Bf16Weights, AgreeWithTheReferenceUnderEveryMask) {
   }
 }
 
-TEST(Bf16Weights, AgreeWithTheReferenceUnderEveryOption) {
+TEST_P(Bf16Weights, AgreeWithTheReferenceUnderEveryOption) {
   for (const Sizes& sizes : matrix_sizes()) {
     const Index offset = sizes.key_length - sizes.query_length;
     const MaskData<float> data(sizes, offset);
@@ -166,7 +178,7 @@ TEST(Bf16Weights, AgreeWithTheReferenceUnderEveryOption) {
   }
 }
 
-TEST(Bf16Weights, AgreeWithTheReferenceInEveryDim) {
+TEST_P(Bf16Weights, AgreeWithTheReferenceInEveryDim) {
   for (const Index dim : {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 80, 128}) {
     for (const Index value_dim : {1, 16, 31, 64, 65, 128}) {
       const Sizes sizes{1, 1, 1, 1, 17, 45, dim, value_dim};
@@ -178,7 +190,7 @@ TEST(Bf16Weights, AgreeWithTheReferenceInEveryDim) {
 }
 
 // The goal for numbers as networks have them: a relative error (Frobenius) of at most 2.5e-3.
-TEST(Bf16Weights, AreWithinTheStatedRelativeError) {
+TEST_P(Bf16Weights, AreWithinTheStatedRelativeError) {
   for (const Index dim : {64, 128}) {
     const Sizes sizes{1, 1, 1, 1, 96, 512, dim, dim};
     Inputs<bfloat16> in(sizes, 205);
@@ -198,7 +210,7 @@ TEST(Bf16Weights, AreWithinTheStatedRelativeError) {
         test::answer_in<double>(test::in_double(in.q.view()), test::in_double(in.k.view()),
                                 test::in_double(in.v.view()), {}, {});
     TestTensor<float> out(sizes.out());
-    attend_with<float>(&plain_matrix_unit(), in.q.view(), in.k.view(), in.v.view(), out.view());
+    attend_with<float>(GetParam(), in.q.view(), in.k.view(), in.v.view(), out.view());
     double error = 0, norm = 0;
     test::for_each_index(sizes.out(), [&](Index b, Index h, Index i, Index d) {
       const double x = static_cast<double>(out(b, h, i, d)), y = exact.out(b, h, i, d);
@@ -212,7 +224,7 @@ TEST(Bf16Weights, AreWithinTheStatedRelativeError) {
 
 // ---- Special values.
 
-TEST(Bf16Weights, LetNothingOfAnAbsentKeyThrough) {
+TEST_P(Bf16Weights, LetNothingOfAnAbsentKeyThrough) {
   for (const Sizes& sizes : matrix_sizes()) {
     const Inputs<bfloat16> in(sizes, 206);
     const auto is_absent = [](Index j) { return j % 3 == 1; };
@@ -235,7 +247,7 @@ TEST(Bf16Weights, LetNothingOfAnAbsentKeyThrough) {
 }
 
 // Under a causal mask the rows before the key keep their bits, the others follow IEEE.
-TEST(Bf16Weights, SpreadWhatIsVisibleAndNotFinite) {
+TEST_P(Bf16Weights, SpreadWhatIsVisibleAndNotFinite) {
   const Sizes sizes{1, 1, 1, 1, 100, 300, 20, 5};
   const Inputs<bfloat16> in(sizes, 207);
   const Index bad_key = 250, offset = 200;
@@ -269,7 +281,7 @@ TEST(Bf16Weights, SpreadWhatIsVisibleAndNotFinite) {
   });
 }
 
-TEST(Bf16Weights, OfRowsWithoutKeysAreZero) {
+TEST_P(Bf16Weights, OfRowsWithoutKeysAreZero) {
   const Sizes sizes{1, 1, 1, 1, 70, 40, 20, 5};  // the first 30 rows see nothing
   const Results results = run(sizes, Inputs<bfloat16>(sizes, 208), causal_bottom_right());
   test::for_each_index(sizes.out(), [&](Index, Index, Index i, Index d) {
@@ -310,7 +322,7 @@ std::vector<Sizes> bit_sizes() {
       {2, 6, 3, 3, 31, 150, 20, 33}, {1, 2, 1, 1, 170, 300, 5, 600}, {1, 4, 2, 2, 20, 4200, 4, 5}};
 }
 
-TEST(Bf16Weights, BitsDoNotDependOnExecutorOrWorkspace) {
+TEST_P(Bf16Weights, BitsDoNotDependOnExecutorOrWorkspace) {
   for (const Sizes& sizes : bit_sizes()) {
     const FullCall call(sizes);
     const Inputs<bfloat16> in(sizes, 209);
@@ -330,7 +342,7 @@ TEST(Bf16Weights, BitsDoNotDependOnExecutorOrWorkspace) {
   }
 }
 
-TEST(Bf16Weights, BitsDoNotDependOnTheLayout) {
+TEST_P(Bf16Weights, BitsDoNotDependOnTheLayout) {
   for (const Sizes& sizes : bit_sizes()) {
     const FullCall call(sizes);
     const Results expected = run(sizes, Inputs<bfloat16>(sizes, 210), call.mask(), call.options);
@@ -341,7 +353,7 @@ TEST(Bf16Weights, BitsDoNotDependOnTheLayout) {
   }
 }
 
-TEST(Bf16Weights, BitsDoNotDependOnTheBatchSize) {
+TEST_P(Bf16Weights, BitsDoNotDependOnTheBatchSize) {
   for (Sizes sizes : bit_sizes()) {
     sizes.batch = 2;
     const FullCall call(sizes, false);
@@ -351,27 +363,26 @@ TEST(Bf16Weights, BitsDoNotDependOnTheBatchSize) {
     const FullCall single(sizes, false);
     for (Index b = 0; b < 2; ++b) {
       TestTensor<float> out(sizes.out());
-      attend_with<float>(&plain_matrix_unit(), in.q.view().slice_batch(b, 1),
-                         in.k.view().slice_batch(b, 1), in.v.view().slice_batch(b, 1), out.view(),
-                         single.mask(), single.options);
+      attend_with<float>(GetParam(), in.q.view().slice_batch(b, 1), in.k.view().slice_batch(b, 1),
+                         in.v.view().slice_batch(b, 1), out.view(), single.mask(), single.options);
       EXPECT_TRUE(same_bits(out.view(), all.out.view().slice_batch(b, 1)));
     }
   }
 }
 
-TEST(Bf16Weights, BitsDoNotDependOnWhatIsAskedFor) {
+TEST_P(Bf16Weights, BitsDoNotDependOnWhatIsAskedFor) {
   for (const Sizes& sizes : bit_sizes()) {
     const FullCall call(sizes);
     const Inputs<bfloat16> in(sizes, 212);
     const Results all = run(sizes, in, call.mask(), call.options);
     Results results(sizes);
-    attend_with<float>(&plain_matrix_unit(), in.q.view(), in.k.view(), in.v.view(),
-                       results.out.view(), call.mask(), call.options);
+    attend_with<float>(GetParam(), in.q.view(), in.k.view(), in.v.view(), results.out.view(),
+                       call.mask(), call.options);
     EXPECT_TRUE(same_bits(results.out.view(), all.out.view()));
   }
 }
 
-TEST(Bf16Weights, BitsDoNotDependOnOtherRows) {
+TEST_P(Bf16Weights, BitsDoNotDependOnOtherRows) {
   for (const Sizes& sizes : bit_sizes()) {
     const FullCall call(sizes);
     const Inputs<bfloat16> in(sizes, 213);
@@ -392,7 +403,7 @@ TEST(Bf16Weights, BitsDoNotDependOnOtherRows) {
 }
 
 // A mask that skips chunks of keys and one that is looked up in each of them, of the same keys.
-TEST(Bf16Weights, BitsAreThoseOfTheSameKeysByAnotherMask) {
+TEST_P(Bf16Weights, BitsAreThoseOfTheSameKeysByAnotherMask) {
   for (const Sizes& sizes : bit_sizes()) {
     const Index offset = sizes.key_length - sizes.query_length;
     const Inputs<bfloat16> in(sizes, 214);
@@ -414,7 +425,7 @@ TEST(Bf16Weights, BitsAreThoseOfTheSameKeysByAnotherMask) {
 }
 
 // The smallest sums: one that vanishes below zero is -0, until another chunk of absent keys adds 0.
-TEST(Bf16Weights, BitsOfVanishingSumsAreThoseOfTheSameKeysByAnotherMask) {
+TEST_P(Bf16Weights, BitsOfVanishingSumsAreThoseOfTheSameKeysByAnotherMask) {
   const Sizes sizes{1, 1, 1, 1, 96, 96, 4, 1};
   Inputs<bfloat16> in(sizes, 215);
   in.q.fill_value(bfloat16(0));  // all weights are equal
@@ -430,7 +441,7 @@ TEST(Bf16Weights, BitsOfVanishingSumsAreThoseOfTheSameKeysByAnotherMask) {
 
 // ---- Where keys come from.
 
-TEST(Bf16Weights, OfCachesHaveTheBitsOfWholeTensors) {
+TEST_P(Bf16Weights, OfCachesHaveTheBitsOfWholeTensors) {
   const Sizes sizes{2, 4, 2, 2, 40, 150, 20, 33};
   const Inputs<bfloat16> in(sizes, 215);
   const AnyMask mask(causal_bottom_right() & sliding_window(60, 0));
@@ -441,8 +452,7 @@ TEST(Bf16Weights, OfCachesHaveTheBitsOfWholeTensors) {
     AttentionOutputs<float> extra;
     extra.log_sum_exp = results.log_sum_exp.view();
     const detail::KeyValueSource source = cache.source();
-    attend_with<float>(&plain_matrix_unit(), in.q.view(), source, &past, results.out.view(), mask,
-                       {}, extra);
+    attend_with<float>(GetParam(), in.q.view(), source, &past, results.out.view(), mask, {}, extra);
     EXPECT_TRUE(same_bits(results.out.view(), expected.out.view())) << what;
     EXPECT_TRUE(same_bits(results.log_sum_exp.view(), expected.log_sum_exp.view())) << what;
   };
@@ -468,6 +478,7 @@ struct WatchedUnit {
     configured = released = unready = 0;
     is_ready = false;
     static constexpr detail::MatrixUnit watched = {
+        "watched",
         [] {
           ++configured;
           is_ready = true;
@@ -479,14 +490,14 @@ struct WatchedUnit {
         [](const float* left, Index left_stride, const float* right, Index right_stride,
            Index lines, Index columns, Index depth, bool is_first, float* out, Index out_stride) {
           unready += !is_ready;
-          plain_matrix_unit().multiply(left, left_stride, right, right_stride, lines, columns,
+          test::plain_tiles().multiply(left, left_stride, right, right_stride, lines, columns,
                                        depth, is_first, out, out_stride);
         }};
     return watched;
   }
 };
 
-TEST(Bf16Weights, HoldTheUnitForAWorkItem) {
+TEST(MatrixUnitState, IsHeldForAWorkItem) {
   const Sizes sizes{2, 2, 2, 2, 20, 40, 8, 8};  // four items
   const Inputs<bfloat16> in(sizes, 216);
   TestTensor<float> out(sizes.out());
@@ -496,7 +507,7 @@ TEST(Bf16Weights, HoldTheUnitForAWorkItem) {
   EXPECT_EQ(WatchedUnit::unready, 0);
 }
 
-TEST(Bf16Weights, HoldTheUnitAroundUsersFunctions) {
+TEST(MatrixUnitState, IsHeldAroundUsersFunctions) {
   const Sizes sizes{1, 1, 1, 1, 100, 300, 8, 8};
   const Inputs<bfloat16> in(sizes, 217);
   TestTensor<float> out(sizes.out());
@@ -529,7 +540,7 @@ TEST(Bf16Weights, HoldTheUnitAroundUsersFunctions) {
 }
 
 // Few rows have no matrix form, and the same bits with a unit as without.
-TEST(Bf16Weights, OfFewRowsStayFloat) {
+TEST(Bf16WeightsOption, OfFewRowsStayFloat) {
   const Sizes sizes{1, 3, 1, 1, 5, 300, 40, 20};
   const Inputs<bfloat16> in(sizes, 218);
   TestTensor<float> with(sizes.out()), without(sizes.out());
@@ -539,7 +550,7 @@ TEST(Bf16Weights, OfFewRowsStayFloat) {
   EXPECT_EQ(WatchedUnit::configured, 0);
 }
 
-TEST(Bf16Weights, NeedLessThanTwoMebibytes) {
+TEST(Bf16WeightsOption, NeedLessThanTwoMebibytes) {
   for (const Index dim : {1, 64, 128, 256, 511, 512}) {
     for (const Index value_dim : {1, 64, 128, 256, 511, 512}) {
       const Tensor4<const bfloat16> q(nullptr, {1, 0, 5000, dim}), k(nullptr, {1, 1, 5000, dim});
@@ -548,7 +559,7 @@ TEST(Bf16Weights, NeedLessThanTwoMebibytes) {
       auto call = detail::describe_call<float>(shapes, detail::TensorRef(q),
                                                {detail::TensorRef(k), detail::TensorRef(v)},
                                                nullptr, detail::TensorRef(), no_mask(), {}, {});
-      call.plan_work(&plain_matrix_unit());
+      call.plan_work(&test::plain_tiles());
       EXPECT_NE(call.matrix_unit, nullptr);
       EXPECT_LT(detail::scratch_bytes(call, 1), std::size_t{2} << 20) << dim << ", " << value_dim;
     }
@@ -558,7 +569,7 @@ TEST(Bf16Weights, NeedLessThanTwoMebibytes) {
 // ---- The option.
 
 // What the option does not speak of: other types, lower instruction sets, CPUs without the unit.
-TEST(Bf16Weights, AreUsedOnlyWhereTheyMayBe) {
+TEST(Bf16WeightsOption, AreUsedOnlyWhereTheyMayBe) {
   const Sizes sizes{1, 4, 2, 2, 40, 300, 64, 64};
   AttentionOptions options, allowed;
   allowed.allow_bf16_weights = true;
@@ -583,9 +594,10 @@ TEST(Bf16Weights, AreUsedOnlyWhereTheyMayBe) {
   }
 }
 
-TEST(Bf16Weights, OnTheCpusUnitHaveTheBitsOfPlainTiles) {
-  if (detail::find_matrix_unit(InstructionSet::best) == nullptr) {
-    GTEST_SKIP() << "this CPU has no AMX, or the system refuses it";
+TEST(Bf16WeightsOption, UsesTheCpusUnitWithTheBitsOfItsModel) {
+  const detail::MatrixUnit* const unit = detail::find_matrix_unit(InstructionSet::best);
+  if (unit == nullptr) {
+    GTEST_SKIP() << "this CPU has no matrix unit that gains, or the system refuses it";
   }
   for (const Sizes& sizes : bit_sizes()) {
     const FullCall call(sizes);
@@ -598,7 +610,11 @@ TEST(Bf16Weights, OnTheCpusUnitHaveTheBitsOfPlainTiles) {
     Results results(sizes);
     scaled_dot_product_attention(in.q.view(), in.k.view(), in.v.view(), results.out.view(),
                                  call.mask(), options, results.extra());
-    expect_same(results, run(sizes, in, call.mask(), call.options), "the CPU's unit");
+    Results expected(sizes);
+    EXPECT_TRUE(attend_with<float>(&test::model_of(*unit), in.q.view(), in.k.view(), in.v.view(),
+                                   expected.out.view(), call.mask(), call.options,
+                                   expected.extra()));
+    expect_same(results, expected, unit->name);
   }
 }
 

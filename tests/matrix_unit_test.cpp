@@ -1,5 +1,5 @@
-// The matrix unit: the rounding that feeds it, and its product over plain tiles, whose bits are
-// those of AMX where there is one.
+// The matrix units: the rounding that feeds them, and their products by models in plain C++, whose
+// bits are those of the CPU's units where it has them.
 #include <gtest/gtest.h>
 
 #include <Eigen/Core>
@@ -138,7 +138,10 @@ Lanes pairs(Index lines, Index columns, std::uint64_t seed, double limit) {
 float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
 
 /// One element of the product, of normal numbers.
-float element(Lanes& left, Lanes& right, Index line, Index column, Index depth, float sum) {
+using Element = float(Lanes& left, Lanes& right, Index line, Index column, Index depth, float sum);
+
+float element_by_tiles(Lanes& left, Lanes& right, Index line, Index column, Index depth,
+                       float sum) {
   for (Index first = 0; first < depth / 2; first += 16) {
     float even = 0, odd = 0;
     for (Index pair = first; pair < first + 16; ++pair) {
@@ -151,7 +154,16 @@ float element(Lanes& left, Lanes& right, Index line, Index column, Index depth, 
   return sum;
 }
 
-TEST(MatrixUnit, MultipliesBlockByBlock) {
+float element_by_dots(Lanes& left, Lanes& right, Index line, Index column, Index depth, float sum) {
+  for (Index pair = 0; pair < depth / 2; ++pair) {
+    const std::uint32_t a = bits_of(left(line, pair)), b = bits_of(right(pair, column));
+    sum = multiply_add(widen(a >> 16), widen(b >> 16), sum);
+    sum = multiply_add(widen(a & 0xFFFF), widen(b & 0xFFFF), sum);
+  }
+  return sum;
+}
+
+void expect_products(const detail::MatrixUnit& unit, Element& element) {
   for (const Index lines : {16, 32, 48, 80}) {
     for (const Index columns : {32, 64}) {
       for (const Index depth : {0, 32, 96}) {
@@ -162,9 +174,8 @@ TEST(MatrixUnit, MultipliesBlockByBlock) {
         for (const bool is_first : {true, false}) {
           Lanes out(lines, columns);
           out.fill(start);
-          test::plain_matrix_unit().multiply(left.data.data(), left.stride, right.data.data(),
-                                             right.stride, lines, columns, depth, is_first,
-                                             out.data.data(), out.stride);
+          unit.multiply(left.data.data(), left.stride, right.data.data(), right.stride, lines,
+                        columns, depth, is_first, out.data.data(), out.stride);
           for (Index line = 0; line < lines; ++line) {
             for (Index column = 0; column < columns; ++column) {
               const float begin = is_first ? 0.0f : start(line, column);
@@ -178,6 +189,11 @@ TEST(MatrixUnit, MultipliesBlockByBlock) {
       }
     }
   }
+}
+
+TEST(MatrixUnit, MultipliesBlockByBlock) {
+  expect_products(test::plain_tiles(), element_by_tiles);
+  expect_products(test::plain_dots(), element_by_dots);
 }
 
 /// What the unit makes of one pair of elements.
@@ -197,20 +213,22 @@ float product_of(const detail::MatrixUnit& unit, float a, float b, float sum) {
 }
 
 TEST(MatrixUnit, CountsSubnormalNumbersAsZero) {
-  const detail::MatrixUnit& unit = test::plain_matrix_unit();
   const float smallest = std::numeric_limits<float>::min();
-  EXPECT_EQ(product_of(unit, smallest / 2, 0x1p100f, 1), 1);  // operands
-  EXPECT_EQ(product_of(unit, 0x1p100f, smallest / 2, 1), 1);
-  EXPECT_EQ(product_of(unit, smallest, 0.5f, 0), 0);   // products
-  EXPECT_EQ(product_of(unit, 0, 0, smallest / 2), 0);  // sums
-  EXPECT_EQ(product_of(unit, smallest, 0.5f, smallest), smallest);
-  EXPECT_EQ(product_of(unit, smallest, 1, 0), 2 * smallest);
-  EXPECT_TRUE(std::isnan(product_of(unit, 0, test::infinity<float>(), 1)));
+  for (const detail::MatrixUnit* const unit : test::matrix_units()) {
+    SCOPED_TRACE(unit->name);
+    EXPECT_EQ(product_of(*unit, smallest / 2, 0x1p100f, 1), 1);  // operands
+    EXPECT_EQ(product_of(*unit, 0x1p100f, smallest / 2, 1), 1);
+    EXPECT_EQ(product_of(*unit, smallest, 0.5f, 0), 0);   // products
+    EXPECT_EQ(product_of(*unit, 0, 0, smallest / 2), 0);  // sums
+    EXPECT_EQ(product_of(*unit, smallest, 1, 0), 2 * smallest);
+    EXPECT_TRUE(std::isnan(product_of(*unit, 0, test::infinity<float>(), 1)));
+  }
+  // Tiles add products to a sum of their own first, dot products do not.
+  EXPECT_EQ(product_of(test::plain_tiles(), smallest, 0.5f, smallest), smallest);
+  EXPECT_EQ(product_of(test::plain_dots(), smallest, 0.5f, smallest), 2 * smallest);
 }
 
-TEST(MatrixUnit, OfTheCpuHasTheBitsOfPlainTiles) {
-  const detail::MatrixUnit* const unit = detail::find_matrix_unit(InstructionSet::best);
-  if (unit == nullptr) GTEST_SKIP() << "this CPU has no AMX, or the system refuses it";
+void expect_same_bits(const detail::MatrixUnit& unit, const detail::MatrixUnit& model) {
   for (const double limit : {1.0, 0x1p-62, 0x1p63}) {  // products at either end of the range too
     for (const Index lines : {16, 48, 64}) {
       const Index columns = 64, depth = 160;
@@ -223,8 +241,8 @@ TEST(MatrixUnit, OfTheCpuHasTheBitsOfPlainTiles) {
                       columns, depth, is_first, out.data.data(), out.stride);
           by.release();
         };
-        run(test::plain_matrix_unit(), expected);
-        run(*unit, actual);
+        run(model, expected);
+        run(unit, actual);
         for (std::size_t i = 0; i < expected.data.size(); ++i) {
           ASSERT_TRUE(same_bits(actual.data[i], expected.data[i])) << limit << " at " << i;
         }
@@ -235,13 +253,25 @@ TEST(MatrixUnit, OfTheCpuHasTheBitsOfPlainTiles) {
   for (const float a : {0.0f, smallest / 2, smallest, 1.0f, 0x1p100f, test::infinity<float>()}) {
     for (const float b : {0.0f, smallest / 2, 0.5f, -0x1p100f, test::quiet_nan<float>()}) {
       for (const float sum : {0.0f, -0.0f, smallest / 2, 1.0f}) {
-        const float x = product_of(*unit, a, b, sum);
-        const float y = product_of(test::plain_matrix_unit(), a, b, sum);
+        const float x = product_of(unit, a, b, sum);
+        const float y = product_of(model, a, b, sum);
         EXPECT_TRUE(same_bits(x, y) || (std::isnan(x) && std::isnan(y)))
             << a << " " << b << " " << sum;
       }
     }
   }
+}
+
+TEST(MatrixUnit, AmxHasTheBitsOfItsModel) {
+  const detail::MatrixUnit* const unit = detail::amx_unit();
+  if (unit == nullptr) GTEST_SKIP() << "this CPU has no AMX, or the system refuses it";
+  expect_same_bits(*unit, test::plain_tiles());
+}
+
+TEST(MatrixUnit, DotProductsHaveTheBitsOfTheirModel) {
+  const detail::MatrixUnit* const unit = detail::bf16_dots_unit();
+  if (unit == nullptr) GTEST_SKIP() << "this CPU has no AVX512_BF16";
+  expect_same_bits(*unit, test::plain_dots());
 }
 
 TEST(MatrixUnit, IsNotOfferedToLowerInstructionSets) {

@@ -102,14 +102,15 @@ struct AttentionOptions {
   /// Forces a lower instruction set than the CPU's best; OptionError if the CPU lacks it.
   InstructionSet instruction_set = InstructionSet::best;
   /// Allows the weights to be rounded to bfloat16 before they meet V, which lets a call whose q, k
-  /// and v are all bfloat16 use the CPU's matrix unit (Intel AMX). Used with instruction_set best
-  /// or avx512, from 16 rows (queries times the query heads that share a key) on, where the CPU has
-  /// AMX and the system permits its use (Linux; asked for once a process, by the first such call).
-  /// Elsewhere nothing changes, not a bit.
+  /// and v are all bfloat16 use the CPU's instructions for products of bfloat16. Used with
+  /// instruction_set best or avx512, from 16 rows (queries times the query heads that share a key)
+  /// on, where the CPU has AMX and the system permits its use (Linux; asked for once a process, by
+  /// the first such call), and on AMD's CPUs with AVX512_BF16 (Zen 4 and later). Elsewhere nothing
+  /// changes, not a bit.
   /// Error: each output is off by up to 2^-8 sum_j |w_j v_j| more; as a whole by about 1.6e-3
   /// (Frobenius, relative) for normally distributed q, k and v. Scores, the softmax's denominator
-  /// and log_sum_exp stay those of float, and returned weights are not rounded. The unit counts
-  /// numbers below 2^-126 in magnitude as 0: in q, scale * q, k, v, products and sums.
+  /// and log_sum_exp stay those of float, and returned weights are not rounded. These instructions
+  /// count numbers below 2^-126 in magnitude as 0: in q, scale * q, k, v, products and sums.
   bool allow_bf16_weights = false;
 };
 

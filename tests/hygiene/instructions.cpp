@@ -1,8 +1,9 @@
 // Reads a disassembly (objdump -d) and finds instructions that do not belong to their function:
 //   instructions <namespace>=<set>... others=<set>
-// A function whose mangled name contains a namespace may use that instruction set, every other
+// A function whose mangled name contains a namespace (or another name; the first rule that matches
+// counts) may use that instruction set, every other
 // function that of `others`. Sets: sse2, avx2 (with FMA and F16C), avx512 (F, BW, DQ, VL),
-// any.
+// avx512_bf16, any.
 #include <array>
 #include <cstdio>
 #include <iostream>
@@ -13,8 +14,8 @@
 namespace {
 
 // Each contains the ones before it.
-enum Set { sse2, avx2, avx512, any };
-constexpr std::array<const char*, 4> kNames = {"sse2", "avx2", "avx512", "any"};
+enum Set { sse2, avx2, avx512, avx512_bf16, any };
+constexpr std::array<const char*, 5> kNames = {"sse2", "avx2", "avx512", "avx512_bf16", "any"};
 
 bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
@@ -40,10 +41,11 @@ Set set_of(const std::string& bytes, const std::string& mnemonic, const std::str
   while (stream >> byte && is_prefix()) {
   }
   if (byte == "62") {
-    static const char* const kNewer[] = {"vpdp",        "vdpbf16",     "vcvtne",    "vpermb",
-                                         "vpermi2b",    "vpermt2b",    "vpmadd5",   "vpopcnt",
-                                         "vpcompressb", "vpcompressw", "vpexpandb", "vpexpandw",
-                                         "vpshld",      "vpshrd",      "vgf2p8",    "vpmultishift"};
+    static const char* const kNewer[] = {"vpdp",        "vcvtne",    "vpermb",      "vpermi2b",
+                                         "vpermt2b",    "vpmadd5",   "vpopcnt",     "vpcompressb",
+                                         "vpcompressw", "vpexpandb", "vpexpandw",   "vpshld",
+                                         "vpshrd",      "vgf2p8",    "vpmultishift"};
+    if (mnemonic == "vdpbf16ps") return avx512_bf16;
     return begins_with_any(mnemonic, kNewer) ? any : avx512;
   }
   if (byte == "c4" || byte == "c5") {

@@ -14,7 +14,7 @@ set(level_2
   rms_norm.hpp rotary_scaling.hpp tensor.hpp)
 set(level_3
   caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp
-  detail/check.hpp detail/kernels.inl detail/kernels/dim_lanes.inl detail/kernels/functions.inl
+  detail/check.hpp detail/kernels.inl detail/kernels/bf16_dots.inl detail/kernels/dim_lanes.inl detail/kernels/functions.inl
   detail/kernels/row_lanes.inl detail/kernels/table.inl detail/kernels/vectors.inl
   detail/linear_call.hpp detail/mask_checker.hpp
   detail/mask_stage.hpp detail/matrix_stages.hpp detail/micro_kernels.hpp detail/scratch.hpp detail/tile_stages.hpp

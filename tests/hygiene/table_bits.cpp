@@ -37,11 +37,13 @@ attn::Tensor4Buffer<T> numbers(attn::Shape4 shape, unsigned seed) {
 
 /// Attention in all its forms: `queries` rows, dims and keys that fill no tile or vector.
 template <class T>
-void attend(attn::InstructionSet set, attn::Index queries, Checksum& checksum) {
+void attend(attn::InstructionSet set, attn::Index queries, bool allow_bf16_weights,
+            Checksum& checksum) {
   const auto q = numbers<T>({1, 4, queries, 37}, 1);
   const auto k = numbers<T>({1, 2, 203, 37}, 2), v = numbers<T>({1, 2, 203, 43}, 3);
   attn::AttentionOptions options;
   options.instruction_set = set;
+  options.allow_bf16_weights = allow_bf16_weights;
   for (const double softcap : {0.0, 2.0}) {
     options.scale = 3;  // peaked, so that the maximum moves
     options.softcap = softcap;
@@ -75,10 +77,11 @@ void print(attn::InstructionSet set, const char* what, const Checksum& checksum)
 }
 
 template <class T>
-void print_attention(attn::InstructionSet set, const char* type) {
+void print_attention(attn::InstructionSet set, const char* what, bool allow_bf16_weights = false) {
   Checksum checksum;
-  for (const attn::Index queries : {1, 3, 50}) attend<T>(set, queries, checksum);
-  print(set, type, checksum);
+  for (const attn::Index queries : {1, 3, 50})
+    attend<T>(set, queries, allow_bf16_weights, checksum);
+  print(set, what, checksum);
 }
 
 }  // namespace
@@ -93,6 +96,7 @@ int main() {
     print_attention<double>(set, "double");
     print_attention<Eigen::half>(set, "half");
     print_attention<Eigen::bfloat16>(set, "bfloat16");
+    print_attention<Eigen::bfloat16>(set, "bfloat16 weights", true);
     Checksum layer;
     project(set, layer);
     print(set, "layer", layer);

@@ -6,10 +6,25 @@
 #include <limits>
 
 #include "attn/detail/matrix_unit.hpp"
+#include "attn/detail/micro_kernels.hpp"
 
 namespace attn {
 namespace test {
 namespace {
+
+/// Subnormal numbers are zeros of their sign.
+float flush(float x) {
+  return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
+}
+
+/// The two elements of a lane.
+void unpack(const float& lane, float (&elements)[2]) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &lane, 4);
+  const std::uint32_t halves[] = {bits << 16, bits & 0xFFFF0000u};
+  std::memcpy(elements, halves, 8);
+  for (float& element : elements) element = flush(element);
+}
 
 /// Tile registers of 16 lines of 16 lanes each, with the interface of detail::AmxTiles.
 class PlainTiles {
@@ -56,28 +71,52 @@ class PlainTiles {
   }
 
  private:
-  /// Subnormal numbers are zeros of their sign.
-  static float flush(float x) {
-    return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
-  }
-
-  /// The two elements of a lane.
-  static void unpack(const float& lane, float (&elements)[2]) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &lane, 4);
-    const std::uint32_t halves[] = {bits << 16, bits & 0xFFFF0000u};
-    std::memcpy(elements, halves, 8);
-    for (float& element : elements) element = flush(element);
-  }
-
   float tiles_[8][16][16] = {};
 };
 
+/// MatrixUnit::multiply by VDPBF16PS as the same manual states it: "FP32 FMA with daz in, ftz out
+/// and RNE rounding", the later elements of the pairs before the earlier. AMD's Zen 4 does so bit
+/// by bit.
+void multiply_dots(const float* left, Index left_stride, const float* right, Index right_stride,
+                   Index lines, Index columns, Index depth, bool is_first, float* out,
+                   Index out_stride) {
+  for (Index line = 0; line < lines; ++line) {
+    for (Index column = 0; column < columns; ++column) {
+      float& sum = out[line * out_stride + column];
+      if (is_first) sum = 0;
+      for (Index pair = 0; pair < depth / 2; ++pair) {
+        float a[2], b[2];
+        unpack(left[line * left_stride + pair], a);
+        unpack(right[pair * right_stride + column], b);
+        sum = flush(std::fma(a[1], b[1], flush(sum)));
+        sum = flush(std::fma(a[0], b[0], sum));
+      }
+    }
+  }
+}
+
 }  // namespace
 
-const detail::MatrixUnit& plain_matrix_unit() {
-  static constexpr detail::MatrixUnit unit = {"plain tiles", [] {}, [] {}, detail::multiply_tiles<PlainTiles>};
+const detail::MatrixUnit& plain_tiles() {
+  static constexpr detail::MatrixUnit unit = {"plain_tiles", [] {}, [] {},
+                                              detail::multiply_tiles<PlainTiles>};
   return unit;
+}
+
+const detail::MatrixUnit& plain_dots() {
+  static constexpr detail::MatrixUnit unit = {"plain_dots", [] {}, [] {}, multiply_dots};
+  return unit;
+}
+
+std::vector<const detail::MatrixUnit*> matrix_units() {
+  const detail::MatrixUnit* const tiles = detail::amx_unit();
+  const detail::MatrixUnit* const dots = detail::bf16_dots_unit();
+  return {tiles != nullptr ? tiles : &plain_tiles(), dots != nullptr ? dots : &plain_dots()};
+}
+
+const detail::MatrixUnit& model_of(const detail::MatrixUnit& unit) {
+  const bool is_tiled = &unit == &plain_tiles() || &unit == detail::amx_unit();
+  return is_tiled ? plain_tiles() : plain_dots();
 }
 
 }  // namespace test

@@ -1,16 +1,24 @@
-// tests/support/plain_tiles.hpp - the matrix unit in plain C++, and attention over it: what
-// detail/matrix_unit.hpp computes on AMX, bit by bit, on any machine.
+// tests/support/plain_tiles.hpp - the matrix units in plain C++, and attention over them: what AMX
+// and AVX512_BF16 compute, bit by bit, on any machine.
 #pragma once
 
 #include <Eigen/Core>
+#include <vector>
 
 #include "attn/attention.hpp"
 
 namespace attn {
 namespace test {
 
-/// A matrix unit that every machine has.
-const detail::MatrixUnit& plain_matrix_unit();
+/// The model of detail::amx_unit.
+const detail::MatrixUnit& plain_tiles();
+/// The model of detail::bf16_dots_unit.
+const detail::MatrixUnit& plain_dots();
+
+/// Both kinds of unit: the CPU's where it has them, else their models.
+std::vector<const detail::MatrixUnit*> matrix_units();
+/// The model of a unit; a model is its own.
+const detail::MatrixUnit& model_of(const detail::MatrixUnit& unit);
 
 /// A call of attention as the driver runs it where the CPU has a matrix unit. Returns whether the
 /// call is one for the unit.

@@ -1,5 +1,5 @@
-// attn/detail/matrix_unit.hpp - level 2: products of bfloat16 matrices by what the CPU has for them:
-// Intel's AMX here, vectors that multiply pairs (AVX512_BF16) in kernels/bf16_dots.inl.
+// attn/detail/matrix_unit.hpp - level 2: products of bfloat16 matrices by what the CPU has for
+// them: Intel's AMX here, vectors that multiply pairs (AVX512_BF16) in kernels/bf16_dots.inl.
 //
 // AMX's product is written over a thin interface of tile registers, so that its logic can be tested
 // on any machine over tiles in plain C++ (tests/support/plain_tiles.hpp). AMX is reached by
@@ -41,7 +41,7 @@ struct MatrixUnit {
   static constexpr Index kPairs = 16;  ///< of a line of a tile: `depth` is a multiple of twice it
   static constexpr Index kColumns = 32;
 
-  const char* name;  ///< of the instructions
+  const char* name;  ///< that of the instructions
 
   /// Makes the unit ready on this thread: before the first product, and again where code that is
   /// not ours may have used it.
@@ -179,13 +179,17 @@ struct AmxTiles {
   static void release() { __asm__ volatile("tilerelease" : :); }
 };
 
-inline const MatrixUnit& amx_unit() {
+#endif
+
+/// AMX, or null where it may not be used.
+inline const MatrixUnit* amx_unit() {
+#if ATTN_HAS_AMX_TILES
   static constexpr MatrixUnit unit = {"AMX", AmxTiles::configure, AmxTiles::release,
                                       multiply_tiles<AmxTiles>};
-  return unit;
-}
-
+  if (may_use_amx()) return &unit;
 #endif
+  return nullptr;
+}
 
 /// Holds a matrix unit, or none, ready on this thread.
 class MatrixUnitScope {

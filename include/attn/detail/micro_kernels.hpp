@@ -163,14 +163,22 @@ inline const WidenTable& widening(InstructionSet set) {
 #endif
 }
 
+/// Vectors that multiply pairs of bfloat16 (AVX512_BF16), or null where the CPU lacks them.
+inline const MatrixUnit* bf16_dots_unit() {
+#if ATTN_HAS_BF16_DOTS
+  if (has_bf16_dots()) return &ATTN_SIMD_COPY(kernels_avx512)::bf16_dots();
+#endif
+  return nullptr;
+}
+
 /// The matrix unit that calls with this instruction set may use, or null.
 inline const MatrixUnit* find_matrix_unit(InstructionSet set) {
   if (set != InstructionSet::best && set != InstructionSet::avx512) return nullptr;
-#if ATTN_HAS_AMX_TILES
-  if (may_use_amx()) return &amx_unit();
-#endif
-#if ATTN_HAS_BF16_DOTS
-  if (gains_by_bf16_dots()) return &ATTN_SIMD_COPY(kernels_avx512)::bf16_dots();
+  if (const MatrixUnit* const amx = amx_unit()) return amx;
+#if ATTN_X86_TABLES
+  // AMD's dot products (Zen 4) multiply twice as many numbers a cycle as float multiply-adds do.
+  // Intel's start half as often, which leaves no gain, and its newer CPUs have AMX beside them.
+  if (is_amd_cpu()) return bf16_dots_unit();
 #endif
   return nullptr;
 }

@@ -128,15 +128,13 @@ inline bool has_bf16_dots() {
   return is_there;
 }
 
-/// Whether they beat the float kernels too. AMD's (Zen 4) multiply twice as many numbers a cycle as
-/// those of float; Intel's start half as often, which leaves no gain, and have AMX beside them.
-inline bool gains_by_bf16_dots() {
+inline bool is_amd_cpu() {
   static const bool is_amd = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541 && d == 0x69746E65 &&
            c == 0x444D4163;  // "AuthenticAMD"
   }();
-  return is_amd && has_bf16_dots();
+  return is_amd;
 }
 
 }  // namespace detail

@@ -5,8 +5,10 @@ namespace attn {
 namespace detail {
 namespace ATTN_SIMD_NAMESPACE {
 
-/// sum[i] += left's pair . right[i]'s pair. Assembler text, since the compilers disagree on the
-/// builtin: its name, and the type of the pairs.
+/// sum[i] += left[i] . right[i], dot products of pairs: a multiply-add of the later elements, then
+/// one of the earlier. Source: "Intel 64 and IA-32 Architectures Software Developer's Manual",
+/// volume 2, VDPBF16PS. Assembler text, since the compilers disagree on the builtin: its name, and
+/// the type of the pairs.
 ATTN_SIMD_INLINE FloatVec add_dot_product(FloatVec sum, Int32Vec left, Int32Vec right) {
   __asm__("{vdpbf16ps\t%2, %1, %0|vdpbf16ps\t%0, %1, %2}" : "+v"(sum) : "v"(left), "v"(right));
   return sum;
@@ -23,7 +25,8 @@ ATTN_SIMD_INLINE Int32Vec broadcast_pair(const float* p) {
   return *reinterpret_cast<const Int32At*>(p) - Int32Vec{};
 }
 
-/// MatrixUnit::multiply.
+/// MatrixUnit::multiply: an element's products are summed in one chain of multiply-adds. 16
+/// accumulators hide the latency of Zen 4; its row tile of 32 leaves no columns for more.
 inline void multiply_bf16_dots(const float* left, Index left_stride, const float* right,
                                Index right_stride, Index lines, Index columns, Index depth,
                                bool is_first, float* out, Index out_stride) {
