@@ -216,7 +216,7 @@ inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index va
 /// The same for the matrix form. 256 keys make chains of 8 products for each load and store of the
 /// outputs, and with the 32 rows of one product their scores are 32 KiB, which stay in L1: with the
 /// products left out, the rest takes a tenth less time than with 64 rows, a quarter less under a
-/// causal mask at 1024 keys. By AVX512_BF16 (Zen 4) a whole call takes as long, within 4 %, with 128
+/// causal mask at 1024 keys. By AVX512_BF16 (Zen 4) a whole call takes about as long with 128
 /// or 512 keys or 64 rows. How AMX likes it was not measured.
 inline TilePlan plan_matrix_tiles(Index rows, Index key_length, Index key_dim, Index value_dim,
                                   Index lanes) {
