@@ -12,6 +12,7 @@
 
 #include "attn/attention.hpp"
 #include "support/executor_checks.hpp"
+#include "support/full_call.hpp"
 #include "support/mask_kinds.hpp"
 #include "support/oracle.hpp"
 
@@ -20,6 +21,7 @@ namespace {
 
 using Eigen::bfloat16;
 using Eigen::half;
+using test::FullCall;
 using test::Inputs;
 using test::Kind;
 using test::Layout;
@@ -65,28 +67,6 @@ std::vector<Sizes> bit_sizes() {
           {1, 4, 2, 4, 2, 4200, 4, 5},
           {1, 2, 1, 1, 10, 4200, 4, 5}};
 }
-
-/// A mask of several parts, and options that touch every stage.
-struct FullCall {
-  std::vector<double> sinks, slopes;
-  std::vector<Index> lengths;
-  AttentionOptions options;
-
-  explicit FullCall(const Sizes& sizes, bool with_dropout = true) {
-    for (Index h = 0; h < sizes.query_heads; ++h) {
-      // The same in every group, so that a part of the heads is the same call.
-      sinks.push_back(0.5);
-      slopes.push_back(0.01);
-    }
-    for (Index b = 0; b < sizes.batch; ++b) lengths.push_back(sizes.key_length - 2);
-    options.sinks = sinks;
-    options.softcap = 4;
-    if (with_dropout) options.dropout = {0.2, 3, 4};
-    options.query_offset = sizes.key_length - sizes.query_length;
-  }
-  FullCall(const FullCall&) = delete;
-  AnyMask mask() const { return causal() & alibi(slopes) & key_lengths(lengths); }
-};
 
 template <class T>
 class BitsOf : public ::testing::Test {};

@@ -10,6 +10,7 @@
 #include "attn/attention.hpp"
 #include "attn/kv_cache.hpp"
 #include "support/executor_checks.hpp"
+#include "support/full_call.hpp"
 #include "support/mask_kinds.hpp"
 #include "support/oracle.hpp"
 #include "support/plain_tiles.hpp"
@@ -19,6 +20,7 @@ namespace {
 
 using Eigen::bfloat16;
 using test::attend_with;
+using test::FullCall;
 using test::Inputs;
 using test::Kind;
 using test::Layout;
@@ -294,27 +296,6 @@ TEST_P(Bf16Weights, OfRowsWithoutKeysAreZero) {
 }
 
 // ---- Bits.
-
-/// A mask of several parts, and options that touch every stage.
-struct FullCall {
-  std::vector<double> sinks, slopes;
-  std::vector<Index> lengths;
-  AttentionOptions options;
-
-  explicit FullCall(const Sizes& sizes, bool with_dropout = true) {
-    for (Index h = 0; h < sizes.query_heads; ++h) {
-      sinks.push_back(0.5);
-      slopes.push_back(0.01);
-    }
-    for (Index b = 0; b < sizes.batch; ++b) lengths.push_back(sizes.key_length - 2);
-    options.sinks = sinks;
-    options.softcap = 4;
-    if (with_dropout) options.dropout = {0.2, 3, 4};
-    options.query_offset = sizes.key_length - sizes.query_length;
-  }
-  FullCall(const FullCall&) = delete;
-  AnyMask mask() const { return causal() & alibi(slopes) & key_lengths(lengths); }
-};
 
 /// The forms of work: one block of rows, several, split keys.
 std::vector<Sizes> bit_sizes() {

@@ -315,8 +315,8 @@ inline namespace ATTN_ERRORS {
 /// Cost: 4 B Hq Sq Sk (Dk + Dv) / 2 flops for the keys that masks leave; scratch of less than 2 MiB
 /// a thread at any length; one allocation, none with options.workspace. Error: that of float (or
 /// double) sums of Dk and Sk terms; exp within (4 + |s - m|) epsilon; what allow_bf16_weights adds,
-/// options.hpp says. Source: A. Vaswani et al.,
-/// "Attention is all you need" (2017); T. Dao et al. (2022) for the tiles.
+/// options.hpp says. Source: A. Vaswani et al., "Attention is all you need" (2017); T. Dao et al.
+/// (2022) for the tiles.
 template <class Q, class K, class V, class O, class M = NoMask,
           std::enable_if_t<detail::is_tensor_v<O> && !detail::is_cache_v<K>, int> = 0>
 void scaled_dot_product_attention(
