@@ -101,10 +101,13 @@ void load_row(const TensorRef& tensor, Index offset, A* out, const WidenTable& w
   load_rows(tensor, offset, 1, out, widen);
 }
 
+inline bool has_contiguous_rows(const TensorRef& tensor) {
+  return tensor.stride.dim == 1 || tensor.shape.dim == 1;
+}
 /// Whether rows of `tensor` can be read or written in place, as contiguous elements of A.
 template <class A>
 bool has_plain_rows(const TensorRef& tensor) {
-  return tensor.type == element_type<A>() && (tensor.stride.dim == 1 || tensor.shape.dim == 1);
+  return tensor.type == element_type<A>() && has_contiguous_rows(tensor);
 }
 
 /// `count` rows from an element offset on, tensor.stride.length apart, as columns of a transposed
@@ -248,8 +251,8 @@ const FewRowKernels<A>& fetch_rows(const TensorRef& tensor, const KeyMap& map, I
                                    A* copy, const KernelTable<A>& kernels,
                                    const WidenTable& widen) {
   if constexpr (std::is_same_v<A, float>) {
-    const bool is_contiguous = tensor.stride.dim == 1 || tensor.shape.dim == 1;
-    if (fetch == Fetch::as_stored && tensor.few_row_kernels != nullptr && is_contiguous) {
+    if (fetch == Fetch::as_stored && tensor.few_row_kernels != nullptr &&
+        has_contiguous_rows(tensor)) {
       find_rows(tensor, map, batch, head, keys, rows);
       return tensor.few_row_kernels(kernels.set);
     }
