@@ -24,7 +24,9 @@ namespace attn {
 /// behind p too, unless the call's mask is causal), and what no query will see again is
 /// overwritten. Attending to it is attending to all tokens so far with `mask &
 /// sliding_window(window - 1, kUnlimited)`, to the bit; positions stay absolute, so that length(b)
-/// counts evicted tokens too.
+/// counts evicted tokens too. This holds for calls of at most longest_append queries, or as many as
+/// the last append had tokens: with more, the first queries' windows reach behind what is held, and
+/// those queries see the held part alone.
 ///
 /// Token t lies in row t % ring() of [B, Hk, ring, Dk] and [B, Hv, ring, Dv]. The ring has room for
 /// window + longest_append - 1 tokens, so that of longest_append new queries the first finds its

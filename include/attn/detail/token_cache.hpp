@@ -104,9 +104,9 @@ struct CacheFunctions {
 ///   key_storage(), value_storage()   the memory
 ///   key_map()                        the place of each token in it
 /// and, where it has more to do than nothing:
-///   make_room(call, first, sequences, counts)   before tokens are stored; raises if they do not
-///   fit check_cut(lengths)                          before any sequence is cut; raises if it may
-///   not be cut(b, length)                              before sequence b is cut
+///   make_room(call, first, sequences, counts)   before tokens are stored; raises if they don't fit
+///   check_cut(lengths)                          before any is cut; raises if one may not be
+///   cut(b, length)                              before sequence b is cut
 template <class Cache, class T>
 class TokenCache {
   static_assert(is_element_v<T>,
