@@ -313,6 +313,33 @@ TEST(LayerStep, WhatIsWrongAppendsNothing) {
   EXPECT_EQ(heads.length(0) + dims.length(0) + batch.length(0), 0);
 }
 
+TEST(LayerStep, RefusesQueriesThatSeeEvictedTokensBeforeAnythingIsAppended) {
+  const LayerMemory<float> memory(config());
+  const auto layer = memory.layer();
+  RollingKeyValueCache<float> cache(1, kKvHeads, 6, kHeadDim, kValueDim, 2);
+  const auto x = tokens(1, 30), three = tokens(1, 3);
+  fed(layer, x, 1, cache, causal());
+  TestTensor<float> out(three.shape());
+  out.fill_value(5);
+  const TestTensor<float> before = out;
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              layer.attend(three.view(), cache, out.view(), causal());
+            }).substr(0, 111),
+            "GroupedQueryAttention::attend: query 0 of batch 0, at position 27, sees key 22, and "
+            "the cache holds none before");
+  // Token 24 is held now, and is not once three tokens more have been appended.
+  AttentionOptions options;
+  options.query_offset = 29;
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              layer.step(three.view(), cache, out.view(), causal(), options);
+            }).substr(0, 112),
+            "GroupedQueryAttention::step: query 0 of batch 0, at position 29, sees key 24, and the "
+            "cache holds none before 25");
+  EXPECT_TRUE(same_bits(out.view(), before.view()));
+  EXPECT_EQ(cache.length(0), 30);
+  EXPECT_NO_THROW(layer.step(three.view(), cache, out.view(), causal()));
+}
+
 TEST(LayerStep, StepsWithAWorkspaceAllocateNothing) {
   const LayerMemory<float> memory(config());
   const auto layer = memory.layer();

@@ -172,6 +172,26 @@ TEST(RaggedAttention, BitsDoNotDependOnExecutors) {
   }
 }
 
+TEST(RaggedAttention, RefusesQueriesThatSeeEvictedTokens) {
+  const CachedTokens<float> tokens({5, 31}, kHeads, kKeyDim, kValueDim);
+  RollingKeyValueCache<float> cache(2, kHeads, 10, kKeyDim, kValueDim);
+  tokens.feed(cache, 1);
+  const std::vector<Index> starts = {0, 3, 5};
+  TestTensor<float> q({1, kQueryHeads, 5, kKeyDim}), out({1, kQueryHeads, 5, kValueDim});
+  q.fill_uniform(4, 3);
+  out.fill_value(5);
+  const TestTensor<float> before = out;
+  EXPECT_EQ(
+      message_of<ShapeError>([&] {
+        ragged_attention(q.view(), cache, out.view(), starts, causal());
+      }).substr(0, 101),
+      "ragged_attention: query 0 of batch 1, at position 29, sees key 20, and the cache holds "
+      "none before 21");
+  EXPECT_TRUE(same_bits(out.view(), before.view()));
+  EXPECT_NO_THROW(
+      ragged_attention(q.view(), cache, out.view(), starts, causal() & sliding_window(8, 0)));
+}
+
 TEST(RaggedAttention, AttendsToCaches) {
   // Prompts, single tokens, a sequence that waits, and one that has only begun.
   const std::vector<Index> held = {131, 40, 12, 5}, new_queries = {1, 40, 0, 2};

@@ -188,6 +188,84 @@ TEST(RollingKeyValueCache, RefusesACutThatNeedsEvictedTokensAndChangesNothing) {
   }
 }
 
+// A window that is held in part only would be a wrong answer.
+TEST(RollingKeyValueCache, RefusesQueriesThatSeeEvictedTokens) {
+  const CachedTokens<float> tokens({30, 30}, kHeads, kKeyDim, kValueDim);
+  RollingKeyValueCache<float> cache(2, kHeads, 7, kKeyDim, kValueDim);
+  while (cache.length(0) < 30) append_next(cache, tokens, 1);
+  cache.reset(0);  // nothing of sequence 0 is missing
+  const auto q = queries(2, 3);
+  TestTensor<float> out({2, kQueryHeads, 3, kValueDim});
+  out.fill_value(5);
+  const TestTensor<float> before = out;
+  EXPECT_EQ(
+      message_of<ShapeError>(
+          [&] { scaled_dot_product_attention(q.view(), cache, out.view(), causal()); }),
+      "scaled_dot_product_attention: query 0 of batch 1, at position 27, sees key 21, and "
+      "the cache holds none before 23: it keeps the windows of its last longest_append "
+      "tokens, which should be as many as the queries of a call; got q [2, 4, 3, 7], k [2, 2, "
+      "30, 7], v [2, 2, 30, 5], out [2, 4, 3, 5]");
+  EXPECT_TRUE(same_bits(out.view(), before.view()));
+  // A position of its own may stand before them too.
+  AttentionOptions options;
+  options.query_offset = 26;
+  const auto q1 = queries(2, 1);
+  const auto call_at = [&](Index position) {
+    options.query_offset = position;
+    scaled_dot_product_attention(q1.view(), cache, no_mask(), options);
+  };
+  EXPECT_THROW(call_at(28), ShapeError);
+  EXPECT_NO_THROW(call_at(29));
+  EXPECT_NO_THROW(call_at(60));
+}
+
+TEST(RollingKeyValueCache, AcceptsQueriesWhoseMaskHidesTheEvictedTokens) {
+  const CachedTokens<float> tokens({30}, kHeads, kKeyDim, kValueDim);
+  RollingKeyValueCache<float> cache(1, kHeads, 7, kKeyDim, kValueDim);
+  while (cache.length(0) < 30) append_next(cache, tokens, 1);
+  const auto q = queries(1, 3);
+  TestTensor<bool> newest({1, 1, 1, 30}), of_some_heads({1, kQueryHeads, 1, 30});
+  newest.fill([](Index, Index, Index, Index key) { return key >= 23; });
+  of_some_heads.fill([](Index, Index head, Index, Index key) { return key >= 23 || head == 3; });
+  const auto window = sliding_window(6, kUnlimited);
+  for (const AnyMask& mask :
+       {AnyMask(causal() & sliding_window(4, 0)), AnyMask(causal() & keep_where(newest.view())),
+        AnyMask(keep_if([](const ScorePosition& at) { return at.key > 22; }))}) {
+    expect_bits_of_tensors<float>(cache, tokens, q, mask, mask & window);
+  }
+  for (const AnyMask& mask :
+       {AnyMask(sliding_window(5, 0)), AnyMask(keep_where(of_some_heads.view())), AnyMask(alibi()),
+        AnyMask(keep_if([](const ScorePosition& at) { return at.key > 21; }))}) {
+    EXPECT_THROW(scaled_dot_product_attention(q.view(), cache, mask), ShapeError);
+  }
+}
+
+// So that a later chunk can be attended to again, as by a layer that shares keys and values.
+TEST(RollingKeyValueCache, HoldsTheWindowsOfTheWholeLastAppend) {
+  const CachedTokens<float> tokens({30, 30}, kHeads, kKeyDim, kValueDim);
+  RollingKeyValueCache<float> cache(2, kHeads, 7, kKeyDim, kValueDim);
+  while (cache.length(0) < 20) append_next(cache, tokens, 1);
+  append_next(cache, tokens, 10);
+  expect_bits_of_tensors<float>(cache, tokens, queries(2, 10), causal(),
+                                causal() & sliding_window(6, kUnlimited));
+  EXPECT_THROW(scaled_dot_product_attention(queries(2, 11).view(), cache, causal()), ShapeError);
+}
+
+// One sequence that all batches share.
+TEST(RollingKeyValueCache, RefusesQueriesOfEveryBatchOfASharedSequence) {
+  const CachedTokens<float> tokens({30}, kHeads, kKeyDim, kValueDim);
+  RollingKeyValueCache<float> cache(1, kHeads, 7, kKeyDim, kValueDim);
+  while (cache.length(0) < 30) append_next(cache, tokens, 1);
+  const auto q = queries(3, 1);
+  AttentionOptions options;
+  const std::vector<Index> positions = {29, 31, 28};
+  options.query_offset = positions;
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              scaled_dot_product_attention(q.view(), cache, no_mask(), options);
+            }).substr(0, 72),
+            "scaled_dot_product_attention: query 0 of batch 2, at position 28, sees k");
+}
+
 TEST(RollingKeyValueCache, RefusesTokensThatDoNotFitAndChangesNothing) {
   const CachedTokens<float> tokens({6, 6}, kHeads, kKeyDim, kValueDim);
   RollingKeyValueCache<float> cache(2, kHeads, 4, kKeyDim, kValueDim);

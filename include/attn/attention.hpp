@@ -239,8 +239,10 @@ void attend(const char* function, const TensorRef& q, const KeyValueSource& sour
   shapes.add_input("v", source.values, source.value_shape);
   check_outputs(shapes, q.shape, source.length, source.values.shape.dim, out, extra);
   check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
-  run_attention(shapes, describe_call<A>(shapes, q, source, past, out, mask, options, extra),
-                options);
+  const AttentionCall<A> call =
+      describe_call<A>(shapes, q, source, past, out, mask, options, extra);
+  require_held_keys(shapes, call);
+  run_attention(shapes, call, options);
 }
 
 /// The memory that one accumulation type takes.

@@ -3,6 +3,7 @@
 //   KeyValueCache         fixed capacity a sequence                     caches/contiguous.hpp
 //   RollingKeyValueCache  the last tokens, under a sliding window       caches/rolling.hpp
 //   PagedKeyValueCache    pages from a pool, prefixes shared            caches/paged.hpp
+//   append, append_to, truncate, reset, length(s) of each               detail/token_cache.hpp
 //
 //   cache.append(k, v);                                   // first the new tokens,
 //   scaled_dot_product_attention(q, cache, out, causal());  // then their queries

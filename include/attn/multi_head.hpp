@@ -59,14 +59,6 @@ std::size_t layer_workspace_bytes(const LayerNames& names, const LayerWeights<T>
   return pass.bytes() + Arena::kAlignment;
 }
 
-/// The keys of a cache once `count` more tokens have been appended to each sequence.
-inline KeyValueSource after_append(KeyValueSource source, Index count) {
-  source.end = source.end + count;
-  source.length += count;
-  source.key_shape.length = source.value_shape.length = source.length;
-  return source;
-}
-
 /// A pass over a cache. What there is of keys is appended to it, and the queries, if any, attend to
 /// all it holds then. Everything is checked before anything is appended.
 template <class T, class Cache, class M>
@@ -76,7 +68,7 @@ void run_cached(const char* function, const char* workspace_bytes, const LayerWe
   const auto& whole_mask = cache.mask_with(mask);
   LayerPass<T> pass(function, layer, inputs);
   pass.set_outputs(out, {});
-  pass.prepare_cached(after_append(cache.source(), inputs.key.length()), whole_mask, options);
+  pass.prepare_cached(cache, whole_mask, options);
   if (rotary != nullptr) pass.require_rotary(*rotary);
   pass.allocate(workspace_bytes);
   pass.project_inputs();
@@ -94,8 +86,7 @@ std::size_t step_workspace_bytes(const LayerNames& names, const LayerWeights<T>&
                                  const LayerInputs<T>& inputs, const Cache& cache, const M& mask,
                                  const AttentionOptions& options) {
   LayerPass<T> pass(names.step_workspace_bytes, layer, inputs);
-  pass.prepare_cached(after_append(cache.source(), inputs.key.length()), cache.mask_with(mask),
-                      options);
+  pass.prepare_cached(cache, cache.mask_with(mask), options);
   return pass.bytes() + Arena::kAlignment;
 }
 

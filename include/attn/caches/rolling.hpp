@@ -24,9 +24,9 @@ namespace attn {
 /// behind p too, unless the call's mask is causal), and what no query will see again is
 /// overwritten. Attending to it is attending to all tokens so far with `mask &
 /// sliding_window(window - 1, kUnlimited)`, to the bit; positions stay absolute, so that length(b)
-/// counts evicted tokens too. This holds for calls of at most longest_append queries, or as many as
-/// the last append had tokens: with more, the first queries' windows reach behind what is held, and
-/// those queries see the held part alone.
+/// counts evicted tokens too. The windows of the last longest_append tokens are held, and of the
+/// whole of the last append. A query that stands before them is a ShapeError, unless the call's
+/// mask hides what it would miss. (So do queries of padding on the left: longest_append counts it.)
 ///
 /// Token t lies in row t % ring() of [B, Hk, ring, Dk] and [B, Hv, ring, Dv]. The ring has room for
 /// window + longest_append - 1 tokens, so that of longest_append new queries the first finds its
@@ -65,6 +65,10 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
 
   /// What the kernel reads.
   detail::KeyValueSource source() const { return Base::source_from(Base::per_batch(first_held_)); }
+  Index first_held_after(Index b, Index count) const {
+    const Index grown = (std::max)(ring(), window_ + count - 1);
+    return (std::max)(first_held(b), Base::length(b) + count - grown);
+  }
   template <class M>
   auto mask_with(const M& mask) const {
     return mask & sliding_window(window_ - 1, kUnlimited);
@@ -106,8 +110,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
       values_ = std::move(values);
     }
     for (Index b = first; b < first + sequences; ++b) {
-      Index& held = first_held_[static_cast<std::size_t>(b)];
-      held = (std::max)(held, Base::length(b) + counts[b - first] - ring());
+      first_held_[static_cast<std::size_t>(b)] = first_held_after(b, counts[b - first]);
     }
   }
   /// What is held of `from`, in a longer ring.

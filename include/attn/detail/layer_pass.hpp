@@ -47,6 +47,14 @@ struct LayerInputs {
   bool is_self = false;
 };
 
+/// The keys of a cache once `count` more tokens have been appended to each sequence.
+inline KeyValueSource after_append(KeyValueSource source, Index count) {
+  source.end = source.end + count;
+  source.length += count;
+  source.key_shape.length = source.value_shape.length = source.length;
+  return source;
+}
+
 inline namespace ATTN_ERRORS {
 
 /// One pass. Its activations and scratch are one block of memory: the caller's workspace, or one
@@ -129,10 +137,11 @@ class LayerPass {
   void prepare(const M& mask, const AttentionOptions& options) {
     describe(KeyValueSource(TensorRef(keys()), TensorRef(values())), nullptr, mask, options);
   }
-  /// The same, reading the keys of a cache: `source` as it is after the pass has appended to it.
-  template <class M>
-  void prepare_cached(const KeyValueSource& source, const M& mask,
-                      const AttentionOptions& options) {
+  /// The same, reading the keys of a cache as it is after the pass has appended to it.
+  template <class Cache, class M>
+  void prepare_cached(const Cache& cache, const M& mask, const AttentionOptions& options) {
+    const Index appended = inputs_.key.length();
+    const KeyValueSource source = after_append(cache.source(), appended);
     is_cached_ = true;
     const AttentionConfig& config = layer_.config;
     const Shape4 &k = source.key_shape, &v = source.value_shape;
@@ -146,6 +155,9 @@ class LayerPass {
                     "the cache must have the head_dim and value_dim of the layer");
     const PerBatch past = source.end - inputs_.query.length();
     describe(source, &past, mask, options);
+    require_held_keys(shapes_, *call_, [&](Index b) {
+      return cache.first_held_after(cache.batch() == 1 ? 0 : b, appended);
+    });
   }
   void require_rotary(const RotaryEmbedding& rotary) const {
     if (rotary.head_dim() != layer_.config.head_dim) {

@@ -177,6 +177,9 @@ void attend_ragged(CallShapes& shapes, const RaggedCall<A>& ragged, const M& mas
   extra.log_sum_exp = ragged.log_sum_exp;
   check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, extra);
   check_options(shapes, options, static_cast<double>((std::numeric_limits<A>::max)()));
+  for (Index s = 0; ragged.is_cached && s < ragged.sequences(); ++s) {
+    require_held_keys(shapes, describe_sequence(shapes, ragged, s, mask, options));
+  }
   const RaggedPlan plan = plan_ragged(shapes, ragged, mask, options);
   const WorkMemory memory(shapes, options.workspace, plan.total_bytes(), "ragged_workspace_bytes");
   const auto run = [&](Index s, Executor* executor, Workspace workspace) {

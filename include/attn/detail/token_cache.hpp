@@ -167,6 +167,8 @@ class TokenCache {
     set_length(b, 0);
   }
 
+  /// The first token of sequence b that is held once `count` more have been appended to each.
+  Index first_held_after(Index, Index) const { return 0; }
   /// The mask of a call: what the cache adds to it.
   template <class M>
   const M& mask_with(const M& mask) const {
