@@ -295,6 +295,47 @@ TEST_P(Bf16Weights, OfRowsWithoutKeysAreZero) {
   }
 }
 
+/// The least workspace that a call accepts, from aligned memory on.
+template <class Call>
+std::size_t least_workspace(char* memory, std::size_t most, const Call& call) {
+  std::size_t refused = 0, enough = most;
+  while (enough - refused > 1) {
+    const std::size_t bytes = refused + (enough - refused) / 2;
+    try {
+      call(Workspace{memory, bytes});
+      enough = bytes;
+    } catch (const OptionError&) {
+      refused = bytes;
+    }
+  }
+  return enough;
+}
+
+// A block of rows whose window lies behind all keys, but in the place of the last key tile.
+TEST_P(Bf16Weights, OfBlocksBehindAllKeysStayInTheirMemory) {
+  for (const Sizes& sizes : {Sizes{1, 1, 1, 1, 16, 8, 16, 16}, Sizes{1, 2, 1, 1, 300, 40, 20, 33},
+                             Sizes{1, 1, 1, 1, 40, 290, 16, 16}}) {
+    const Inputs<bfloat16> in(sizes, 231);
+    std::vector<char> memory(std::size_t{2} << 20, 'g');
+    const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+    char* const aligned = memory.data() + (64 - misaligned) % 64;
+    AttentionOptions options;
+    options.query_offset = sizes.key_length + 142;
+    const auto call = [&](Workspace workspace) {
+      options.workspace = workspace;
+      return run(sizes, in, sliding_window(4, 0), options);
+    };
+    const std::size_t least =
+        least_workspace(aligned, memory.size() - 64, [&](Workspace workspace) { call(workspace); });
+    std::fill(memory.begin(), memory.end(), 'g');
+    const Results results = call({aligned, least});
+    EXPECT_TRUE(std::all_of(aligned + least, memory.data() + memory.size(), [](char c) {
+      return c == 'g';
+    })) << sizes;
+    EXPECT_EQ(test::largest_magnitude(results.out.view()), 0) << sizes;
+  }
+}
+
 // ---- Bits.
 
 /// The forms of work: one block of rows, several, split keys.

@@ -490,7 +490,7 @@ TEST(KeyValueCache, SixteenBitStorageIsReadInPlace) {
     tokens.feed(paged, length);
     return (std::max)(bytes_of_a_call(contiguous), bytes_of_a_call(paged));
   };
-  const std::size_t few = bytes_at(256);
+  const std::size_t few = bytes_at(512);
   EXPECT_EQ(bytes_at(4096), few);
 }
 

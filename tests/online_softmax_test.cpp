@@ -58,17 +58,21 @@ struct State {
         scores[static_cast<std::size_t>(at)] = score(row, begin + j);
       }
     }
-    std::vector<std::vector<double>> values;
-    std::vector<const void*> pointers;
+    std::vector<double> values;
     for (Index j = 0; j < keys; ++j) {
-      values.emplace_back();
-      for (Index d = 0; d < softmax.dim; ++d) values.back().push_back(value(begin + j, d));
+      for (Index d = 0; d < softmax.dim; ++d) values.push_back(value(begin + j, d));
     }
-    for (const auto& row : values) pointers.push_back(row.data());
     const bool rescale =
         softmax.update_weights(scores.data(), softmax.rows_are_lanes ? keys : padded_keys, stride);
-    softmax.add_values(pointers.data(), *softmax.kernels->few_rows, keys, scores.data(), stride,
-                       rescale);
+    if (softmax.rows_are_lanes) {
+      std::vector<const void*> rows;
+      for (Index j = 0; j < keys; ++j) rows.push_back(values.data() + j * softmax.dim);
+      softmax.add_values(rows.data(), keys, scores.data(), stride, rescale);
+    } else {
+      const Index bytes = softmax.dim * static_cast<Index>(sizeof(double));
+      softmax.add_values(detail::RowRun{values.data(), bytes, keys, 0}, *softmax.kernels->few_rows,
+                         scores.data(), stride, rescale);
+    }
     return rescale;
   }
 };
@@ -199,10 +203,10 @@ TEST(MergeStates, SplitsAddUpToTheWhole) {
       if (s == 1) continue;
       for (Index d = 0; d < dim; ++d) outs.back()[static_cast<std::size_t>(d)] = value_of(s, d);
     }
-    const void* parts[splits] = {outs[0].data(), outs[1].data(), nullptr, outs[3].data()};
-    double weights[splits], merged_max = 0, merged_sum = 0, out[16] = {};
-    detail::merge_states(detail::kernels<double>(set), splits, max, sum, parts, weights, dim,
-                         merged_max, merged_sum, out);
+    const double* const parts[splits] = {outs[0].data(), outs[1].data(), nullptr, outs[3].data()};
+    double merged_max = 0, merged_sum = 0, out[16] = {};
+    detail::merge_states(detail::kernels<double>(set), splits, max, sum, parts, dim, merged_max,
+                         merged_sum, out);
     EXPECT_EQ(merged_max, 4);
     EXPECT_NEAR(merged_sum, 1.5 * std::exp(-1) + 1 + 2.25 * std::exp(-6), 1e-15);
     for (Index d = 0; d < dim; ++d) {
@@ -213,10 +217,10 @@ TEST(MergeStates, SplitsAddUpToTheWhole) {
 
 TEST(MergeStates, OfNothingIsNothing) {
   const double max[2] = {kNone, kNone}, sum[2] = {0, 0}, garbage = test::quiet_nan<double>();
-  const void* parts[2] = {&garbage, &garbage};
-  double weights[2], merged_max = 0, merged_sum = 1, out[16] = {};
-  detail::merge_states(detail::kernels<double>(InstructionSet::best), 2, max, sum, parts, weights,
-                       1, merged_max, merged_sum, out);
+  const double* const parts[2] = {&garbage, &garbage};
+  double merged_max = 0, merged_sum = 1, out[16] = {};
+  detail::merge_states(detail::kernels<double>(InstructionSet::best), 2, max, sum, parts, 1,
+                       merged_max, merged_sum, out);
   EXPECT_EQ(merged_max, kNone);
   EXPECT_TRUE(test::same_bits(merged_sum, 0.0));
   EXPECT_TRUE(test::same_bits(out[0], 0.0));

@@ -51,22 +51,26 @@ Fetch fetch_of(const AttentionCall<A>& call, ValuePass pass) {
 template <class A>
 void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
                   KeyRange keys, ValuePass pass) {
+  if (keys.empty()) return;  // its begin may lie behind every tile, in the last one's place
   const Index key_head = block.first_head / call.heads_per_key;
   const Index value_head = block.first_head / call.heads_per_value;
   const Index step = call.plan.key_tile;
   for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
     const KeyRange fetched = keys & KeyRange{begin, begin + step};
-    // The matrix form packs keys by itself, and values at their places in the key tile.
-    const FewRowKernels<A>* key_kernels = call.kernels->few_rows;
-    if (call.matrix_unit == nullptr) {
-      key_kernels = &fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched,
-                                fetch_of(call, ValuePass::plain), scratch.key_rows,
-                                scratch.key_copy, *call.kernels, *call.widen);
+    TileRows<A> key_rows;
+    if (call.matrix_unit == nullptr) {  // the matrix form packs keys by itself
+      key_rows = fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched,
+                            keys.end, fetch_of(call, ValuePass::plain), scratch.key_copy,
+                            *call.kernels, *call.widen);
     }
     A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
-    const FewRowKernels<A>& value_kernels = fetch_rows(
-        call.source.values, call.source.map, block.batch, value_head, fetched, fetch_of(call, pass),
-        scratch.value_rows, value_copy, *call.kernels, *call.widen);
+    const TileRows<A> value_rows =
+        fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched, keys.end,
+                   fetch_of(call, pass), value_copy, *call.kernels, *call.widen);
+    if (call.plan.rows_are_lanes) {
+      key_rows.list(scratch.key_rows);
+      value_rows.list(scratch.value_rows);
+    }
     if (pass == ValuePass::finite_only) {
       zero_non_finite(value_copy, fetched.size() * call.value_dim);
     }
@@ -83,30 +87,27 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       if (cover == Cover::none) return;
 
       const Staircase stairs = find_staircase(call, tile, seen, cover);
-      const ScoreTile<A> scores = compute_scores(
-          call, scratch, tile, seen, stairs, *key_kernels, fetched.begin, begin,
-          next_rows(call, scratch, block, tile, call.source.keys, key_head, seen, keys.end));
+      const ScoreTile<A> scores = compute_scores(call, scratch, tile, seen, stairs, key_rows, begin,
+                                                 next_rows(scratch, block, tile, key_rows, seen));
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
       if (call.matrix_unit != nullptr && (call.mask.modifies() || cover == Cover::partial)) {
         call.matrix_unit->configure();  // a user's function may have used it for itself
       }
 
-      const RowPointers values = scratch.value_rows + (seen.begin - fetched.begin);
       if (pass == ValuePass::non_finite_only) {
         OnlineSoftmax<A> frozen = tile.state;  // m is final, and l is not summed twice
         frozen.sum = scratch.spare;
         update_weights(frozen, scratch, scores);
         if (call.has_dropout()) apply_dropout(call, scores);
-        add_non_finite(tile.state, scores, values);
+        add_non_finite(tile.state, scores, value_rows);
         return;
       }
       if (call.extra.weights.data() != nullptr) keep_scores(call, scores);
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
-      add_values(
-          call, scratch, tile.state, scores, stairs, begin, values, value_kernels, rescale,
-          next_rows(call, scratch, block, tile, call.source.values, value_head, seen, keys.end));
+      add_values(call, scratch, tile.state, scores, stairs, value_rows, begin, rescale,
+                 next_rows(scratch, block, tile, value_rows, seen));
     });
   }
 }
@@ -160,18 +161,18 @@ void merge_splits(const AttentionCall<A>& call, const Scratch<A>& scratch,
                   const PartialStates<A>& partial, Index group, const RowBlock& block) {
   const Index states = call.num_splits() + 1;
   const RowTile<A> tile = merged_tile(call, scratch, block);
-  A *const max = scratch.spare, *const sum = max + states, *const weights = sum + states;
+  A *const max = scratch.spare, *const sum = max + states;
   for (Index row = 0; row < block.count; ++row) {
     max[0] = call.sink(block.head(row));
     sum[0] = is_negative_infinity(max[0]) ? A(0) : A(1);
-    scratch.value_rows[0] = nullptr;  // a sink has no value
+    scratch.parts[0] = nullptr;  // a sink has no value
     for (Index split = 0; split + 1 < states; ++split) {
       const Index i = PartialStates<A>::place(call, group, split, block.first_row + row);
       max[split + 1] = partial.max[i];
       sum[split + 1] = partial.sum[i];
-      scratch.value_rows[split + 1] = partial.out + i * partial.out_stride;
+      scratch.parts[split + 1] = partial.out + i * partial.out_stride;
     }
-    merge_states(*call.kernels, states, max, sum, scratch.value_rows, weights, call.value_dim,
+    merge_states(*call.kernels, states, max, sum, scratch.parts, call.value_dim,
                  tile.state.max[row], tile.state.sum[row],
                  tile.state.out + row * tile.state.out_stride);
   }
@@ -309,7 +310,8 @@ inline namespace ATTN_ERRORS {
 /// are held in double if one of them is double, else in float, and rounded once.
 ///
 /// Edge cases: a row that sees no key gets out 0, weights 0, log-sum-exp -infinity. A dropped key
-/// is absent: NaN or infinity in it cannot reach the output. Sk = 0 writes zeros; other sizes of 0
+/// is absent: NaN or infinity in it cannot reach the output. A key whose weight is below 2^-100
+/// (double: 2^-1000) may count as one. Sk = 0 writes zeros; other sizes of 0
 /// do nothing. A visible score of NaN or +infinity makes its row NaN.
 ///
 /// Throws: ShapeError, OptionError, before anything is written. What a user's lambda throws is

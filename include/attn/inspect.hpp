@@ -90,15 +90,15 @@ void walk_scores(const AttentionCall<A>& call, const Scratch<A>& scratch, const 
   for (Index begin = 0; begin < call.key_length; begin += call.plan.key_tile) {
     const KeyRange keys =
         KeyRange{0, call.key_length} & KeyRange{begin, begin + call.plan.key_tile};
-    fetch_rows(call.source.keys, call.source.map, block.batch, key_head, keys, Fetch::converted,
-               scratch.key_rows, scratch.key_copy, *call.kernels, *call.widen);
+    const TileRows<A> rows =
+        fetch_rows(call.source.keys, call.source.map, block.batch, key_head, keys, keys.end,
+                   Fetch::converted, scratch.key_copy, *call.kernels, *call.widen);
+    if (call.plan.rows_are_lanes) rows.list(scratch.key_rows);
     for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
       const Staircase all{keys, {}, 0};
-      keep(compute_scores(unscaled, scratch, tile, keys, all, *call.kernels->few_rows, begin, begin,
-                          Prefetch{}),
-           result.raw);
-      const ScoreTile<A> scores = compute_scores(call, scratch, tile, keys, all,
-                                                 *call.kernels->few_rows, begin, begin, Prefetch{});
+      keep(compute_scores(unscaled, scratch, tile, keys, all, rows, begin, Prefetch{}), result.raw);
+      const ScoreTile<A> scores =
+          compute_scores(call, scratch, tile, keys, all, rows, begin, Prefetch{});
       keep(scores, result.softcapped);
       call.mask.modify(scores);
       keep(scores, result.biased);

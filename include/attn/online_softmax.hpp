@@ -74,18 +74,18 @@ struct OnlineSoftmax {
     return softmax(scores, num_keys, rows, stride, max, sum, correction);
   }
 
-  /// o = o * correction + weights * values, read by `few_rows` in the dim-lane form. `ahead`: what
-  /// to prefetch meanwhile.
-  void add_values(RowPointers values, const FewRowKernels<A>& few_rows, Index num_keys,
-                  const A* weights, Index stride, bool rescale, const Prefetch& ahead = {}) const {
-    const A* const factor = rescale ? correction : nullptr;
-    if (rows_are_lanes) {
-      kernels->row_accumulate(values, num_keys, dim, weights, stride, rows, factor, out, out_stride,
-                              ahead);
-    } else {
-      few_rows.accumulate(values, num_keys, dim, weights, stride, rows, factor, out, out_stride,
-                          ahead);
-    }
+  /// o = o * correction + weights * values, in the row-lane form. `ahead`: what to prefetch
+  /// meanwhile.
+  void add_values(RowPointers values, Index num_keys, const A* weights, Index stride, bool rescale,
+                  const Prefetch& ahead = {}) const {
+    kernels->row_accumulate(values, num_keys, dim, weights, stride, rows,
+                            rescale ? correction : nullptr, out, out_stride, ahead);
+  }
+  /// The same in the dim-lane form, by the kernels that read such values.
+  void add_values(const RowRun& values, const FewRowKernels<A>& few_rows, const A* weights,
+                  Index stride, bool rescale) const {
+    few_rows.accumulate(values, dim, weights, stride, rows, rescale ? correction : nullptr, out,
+                        out_stride);
   }
 
   bool is_finite() const { return kernels->all_finite(out, lines(), line_size(), out_stride); }
@@ -117,27 +117,24 @@ struct OnlineSoftmax {
 };
 
 /// Merges the states of `count` disjoint key sets for one row, in their order: state i has max[i],
-/// sum[i] and the unnormalised output parts[i] (null for none). `weights` is scratch for `count`
-/// numbers. Writes the merged state; `out` must be zero.
+/// sum[i] and the unnormalised output parts[i] (null for none). Writes the merged state; `out` must
+/// be zero.
 template <class A>
 void merge_states(const KernelTable<A>& kernels, Index count, const A* max, const A* sum,
-                  const void** parts, A* weights, Index dim, A& merged_max, A& merged_sum, A* out) {
+                  const A* const* parts, Index dim, A& merged_max, A& merged_sum, A* out) {
   merged_max = negative_infinity<A>();
   merged_sum = 0;
   for (Index i = 0; i < count; ++i) {
     if (is_nan(max[i]) || max[i] > merged_max) merged_max = max[i];
   }
-  Index live = 0;
   for (Index i = 0; i < count; ++i) {
     if (is_negative_infinity(max[i]) && bits_of(sum[i]) == 0) continue;  // saw no key
     const A weight = is_negative_infinity(max[i]) ? A(1) : std::exp(max[i] - merged_max);
     merged_sum = std::fma(sum[i], weight, merged_sum);
     // A sink has no values; 0 times an infinite part would be NaN.
     if (parts[i] == nullptr || bits_of(weight) == 0) continue;
-    weights[live] = weight;
-    parts[live++] = parts[i];
+    kernels.few_rows->accumulate(RowRun{parts[i], 0, 1, 0}, dim, &weight, 1, 1, nullptr, out, dim);
   }
-  kernels.few_rows->accumulate(parts, live, dim, weights, live, 1, nullptr, out, dim, Prefetch{});
 }
 
 }  // namespace detail

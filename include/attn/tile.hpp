@@ -195,6 +195,9 @@ inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index va
   // 128 keys x 48 rows of float scores are 24 KiB: they stay in L1 between the stages (64 to 192
   // keys measured alike). Very wide heads get fewer keys, so that converted K/V tiles stay bounded.
   plan.key_tile = dims <= 1024 ? key_tile : dims <= 2048 ? 64 : 32;
+  // Few rows read each tile of K and V from memory in one go, and to begin anew costs time. These
+  // leave their scores in L1, K and V in L2.
+  if (rows <= 8 && dims <= 512) plan.key_tile = dims <= 256 ? 512 : 256;
   const Index all_keys = (std::max)(Index{1}, ceil_div(key_length, plan.key_tile)) * plan.key_tile;
   if (plan.rows_are_lanes) {
     plan.row_tile = row_tile;

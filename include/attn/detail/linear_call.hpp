@@ -140,28 +140,29 @@ struct LinearScratch {
   }
 };
 
-/// Points scratch.weight_rows at the elements `depth` of W's rows `features`, contiguous.
+/// The elements `depth` of W's rows `features`, contiguous.
 template <class A>
-const FewRowKernels<A>& fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch,
-                                      IndexRange features, IndexRange depth) {
-  const TensorRef& weight = call.weight;
+TileRows<A> fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scratch,
+                          const TensorRef& weight, IndexRange features, Index depth) {
   const bool is_in_by_out = weight.stride.length == 1 && weight.stride.dim != 1 && call.in() > 1;
   if (!is_in_by_out) {
-    return fetch_rows(columns(weight, depth), KeyMap(), 0, 0, features,
+    static constexpr KeyMap kAsStored;
+    return fetch_rows(weight, kAsStored, 0, 0, features, call.features(),
                       call.plan.rows_are_lanes ? Fetch::converted : Fetch::as_stored,
-                      scratch.weight_rows, scratch.weight_copy, *call.kernels, *call.widen);
+                      scratch.weight_copy, *call.kernels, *call.widen);
   }
   // The rows of this memory are the columns of W.
-  const Index stride = LinearScratch<A>::copy_stride(call, depth.size());
   TensorRef transposed = weight;
   std::swap(transposed.shape.length, transposed.shape.dim);
   std::swap(transposed.stride.length, transposed.stride.dim);
-  load_columns(columns(transposed, features), depth.begin * transposed.stride.length, depth.size(),
-               scratch.weight_copy, stride, *call.kernels, *call.widen);
-  for (Index f = 0; f < features.size(); ++f) {
-    scratch.weight_rows[f] = scratch.weight_copy + f * stride;
-  }
-  return *call.kernels->few_rows;
+  TileRows<A> rows;
+  rows.keys = features;
+  rows.few_rows = call.kernels->few_rows;
+  rows.copy = scratch.weight_copy;
+  rows.copy_stride = LinearScratch<A>::copy_stride(call, depth);
+  load_columns(columns(transposed, features), 0, depth, scratch.weight_copy, rows.copy_stride,
+               *call.kernels, *call.widen);
+  return rows;
 }
 
 /// One item with a lane for each token.
@@ -186,6 +187,7 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
   }
   for (Index begin = 0; begin < call.in(); begin += plan.depth) {
     const IndexRange depth{begin, (std::min)(call.in(), begin + plan.depth)};
+    const TensorRef weight = columns(call.weight, depth);
     for_each_tile([&](IndexRange tile, Index lanes, A* queries, A*) {
       const TensorRef x = columns(call.x, depth);
       call.for_each_run(x, tile, [&](Index token, Index offset, Index count) {
@@ -199,7 +201,7 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
     });
     for (Index first = features.begin; first < features.end; first += plan.feature_tile) {
       const IndexRange fetched{first, (std::min)(features.end, first + plan.feature_tile)};
-      fetch_weights(call, scratch, fetched, depth);
+      fetch_weights(call, scratch, weight, fetched, depth.size()).list(scratch.weight_rows);
       for_each_tile([&](IndexRange, Index lanes, const A* queries, A* sums) {
         sums += (first - features.begin) * row_tile;
         A* const products = begin == 0 ? sums : scratch.part;
@@ -237,11 +239,12 @@ void multiply_dim_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
   if (call.in() == 0) {
     std::fill_n(scratch.sums, tokens.size() * stride, A(0));
   } else {
-    const FewRowKernels<A>& few_rows =
-        fetch_weights(call, scratch, features, IndexRange{0, call.in()});
-    few_rows.scores(scratch.weight_rows, features.size(), call.in(),
-                    converted + tokens.begin * call.token_stride(), call.token_stride(),
-                    tokens.size(), A(1), scratch.sums, stride, Prefetch{});
+    const TileRows<A> rows = fetch_weights(call, scratch, call.weight, features, call.in());
+    rows.for_each_run(features, tokens.size() > 1, [&](const RowRun& run, Index feature) {
+      rows.few_rows->scores(run, call.in(), converted + tokens.begin * call.token_stride(),
+                            call.token_stride(), tokens.size(), A(1),
+                            scratch.sums + (feature - features.begin), stride);
+    });
   }
   const TensorRef out = columns(call.out, features);
   call.for_each_run(out, tokens, [&](Index token, Index offset, Index count) {

@@ -42,15 +42,16 @@ class Arena {
 /// What one worker needs for a block of rows.
 template <class A>
 struct Scratch {
-  A *queries, *out;                ///< of all row tiles; see query_tile_size
-  A *max, *sum, *correction;       ///< one a row
-  A* spare;                        ///< sums that nobody reads, one a row; three numbers a split
-  A* scores;                       ///< one tile
-  A *key_copy, *value_copy;        ///< converted rows of one tile
-  A *packed_keys, *packed_values;  ///< of one tile, in the matrix form
-  A* value_pairs;                  ///< of one chunk of keys
-  const void **key_rows, **value_rows;
-  const void** ahead_rows;  ///< of the next tile, for prefetching
+  A *queries, *out;                     ///< of all row tiles; see query_tile_size
+  A *max, *sum, *correction;            ///< one a row
+  A* spare;                             ///< sums that nobody reads, one a row; two numbers a split
+  A* scores;                            ///< one tile
+  A *key_copy, *value_copy;             ///< converted rows of one tile
+  A *packed_keys, *packed_values;       ///< of one tile, in the matrix form
+  A* value_pairs;                       ///< of one chunk of keys
+  const void **key_rows, **value_rows;  ///< of one tile, in the row-lane form
+  const void** ahead_rows;              ///< of the next tile, for prefetching
+  const A** parts;                      ///< partial outputs to merge, one a split and a sink
 
   Scratch(const AttentionCall<A>& call, Arena& arena) {
     const TilePlan& plan = call.plan;
@@ -60,7 +61,7 @@ struct Scratch {
     max = arena.take<A>(rows);
     sum = arena.take<A>(rows);
     correction = arena.take<A>(rows);
-    spare = arena.take<A>((std::max)(rows, 3 * (call.num_splits() + 1)));
+    spare = arena.take<A>((std::max)(rows, 2 * (call.num_splits() + 1)));
     scores = arena.take<A>(keys * (plan.rows_are_lanes ? plan.row_tile : rows));
     const bool is_matrix = call.matrix_unit != nullptr;
     key_copy = arena.take<A>(call.copies_keys() && !is_matrix ? keys * call.key_dim : 0);
@@ -68,9 +69,11 @@ struct Scratch {
     packed_keys = arena.take<A>(is_matrix ? keys * key_stride(call) : 0);
     packed_values = arena.take<A>(is_matrix ? out_stride(call) * value_stride(call) : 0);
     value_pairs = arena.take<A>(is_matrix ? MatrixUnit::kPairs * call.value_dim : 0);
-    key_rows = arena.take<const void*>(keys);
-    ahead_rows = arena.take<const void*>(call.source.map.is_plain() ? 0 : keys);
-    value_rows = arena.take<const void*>((std::max)(keys, call.num_splits() + 1));
+    const Index listed = plan.rows_are_lanes ? keys : 0;
+    key_rows = arena.take<const void*>(listed);
+    value_rows = arena.take<const void*>(listed);
+    ahead_rows = arena.take<const void*>(listed);
+    parts = arena.take<const A*>(call.is_split() ? call.num_splits() + 1 : 0);
   }
 
   /// Elements a row of queries / outputs takes. In the row-lane form tiles lie behind each other as

@@ -146,62 +146,57 @@ Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, K
   return stairs;
 }
 
-/// The rows of the key tile after `keys`, up to `end`, for a stage to prefetch while the last row
-/// tile of `block` works on `keys`. Few rows are bound by memory; scores and values alternate,
-/// which hides the order of either from the hardware.
+/// What a stage of the row-lane form prefetches while the last row tile of `block` works on `keys`:
+/// the rows that come after them. Scores and values alternate, which hides the order of either from
+/// the CPU's own prefetching.
 template <class A>
-Prefetch next_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
-                   const RowTile<A>& tile, const TensorRef& tensor, Index head, KeyRange keys,
-                   Index end) {
+Prefetch next_rows(const Scratch<A>& scratch, const RowBlock& block, const RowTile<A>& tile,
+                   const TileRows<A>& rows, KeyRange keys) {
   const bool is_last = tile.rows.first_row + tile.rows.count == block.first_row + block.count;
-  if (!is_last || keys.end >= end) return {};
-  const Index step = call.plan.key_tile, row_bytes = tensor.shape.dim * tensor.element_size;
-  const KeyMap& map = call.source.map;
-  if (!map.is_plain()) {
-    const KeyRange next{(std::min)(keys.begin + step, end), (std::min)(keys.end + step, end)};
-    find_rows(tensor, map, block.batch, head, next, scratch.ahead_rows);
-    std::fill(scratch.ahead_rows + next.size(), scratch.ahead_rows + keys.size(), nullptr);
-    return {0, 0, row_bytes, scratch.ahead_rows, 0};
-  }
-  const auto bytes = [&](Index elements) {
-    return static_cast<std::uintptr_t>(elements * tensor.element_size);
-  };
-  const Index offset =
-      map.find(tensor, block.batch, head, keys.begin).offset + step * tensor.stride.length;
-  return {reinterpret_cast<std::uintptr_t>(tensor.data) + bytes(offset),
-          bytes(tensor.stride.length), row_bytes, nullptr, 0};
+  if (!tile.state.rows_are_lanes || !is_last || keys.end >= rows.end) return {};
+  TileRows<A> next = rows;
+  next.copy = nullptr;
+  next.keys = {keys.end, (std::min)(rows.end, keys.end + keys.size())};
+  next.list(scratch.ahead_rows);
+  std::fill(scratch.ahead_rows + next.keys.size(), scratch.ahead_rows + keys.size(), nullptr);
+  return {scratch.ahead_rows, rows.tensor->shape.dim * rows.tensor->element_size, 0};
 }
+
+/// Whether few queries prefetch the rows that they will come to. One alone keeps up with memory,
+/// and is best served by what the CPU prefetches by itself; several ask for the next row too late.
+inline bool prefetches_rows(Index count) { return count > 1; }
 
 /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of
 /// rows sees nothing the scores are -infinity. In the dim-lane form the line of a row begins at the
-/// tile's first key and is padded with -infinity; `ahead` is prefetched meanwhile.
+/// tile's first key and is padded with -infinity. `rows` are the keys'; `ahead` is prefetched
+/// meanwhile.
 template <class A>
 ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scratch,
                             const RowTile<A>& tile, KeyRange keys, const Staircase& stairs,
-                            const FewRowKernels<A>& few_rows, Index first_fetched, Index tile_begin,
-                            const Prefetch& ahead) {
+                            const TileRows<A>& rows, Index tile_begin, const Prefetch& ahead) {
   const KernelTable<A>& kernels = *call.kernels;
   if (tile.state.rows_are_lanes) {
     const Index stride = call.plan.row_tile, lanes = call.lanes();
     // In the matrix form keys stand at their places in the key tile.
     A* const first =
         scratch.scores + (call.matrix_unit == nullptr ? 0 : (keys.begin - tile_begin) * stride);
-    const auto compute = [&](KeyRange part, Index first_row, Index rows, const Prefetch& next) {
+    const auto compute = [&](KeyRange part, Index first_row, Index count, const Prefetch& next) {
       if (part.empty()) return;
       if constexpr (std::is_same_v<A, float>) {
         if (call.matrix_unit != nullptr) {
-          multiply_scores(call, scratch, tile.queries + first_row, rows, part, tile_begin,
+          multiply_scores(call, scratch, tile.queries + first_row, count, part, tile_begin,
                           scratch.scores + first_row, tile.state.correction + first_row);
           return;
         }
       }
-      kernels.row_scores(scratch.key_rows + (part.begin - first_fetched), part.size(), call.key_dim,
-                         tile.queries + first_row, tile.query_stride, rows, call.scale,
-                         first + (part.begin - keys.begin) * stride + first_row, stride, next);
+      kernels.row_scores(scratch.key_rows + (part.begin - rows.keys.begin), part.size(),
+                         call.key_dim, tile.queries + first_row, tile.query_stride, count,
+                         call.scale, first + (part.begin - keys.begin) * stride + first_row, stride,
+                         next);
     };
-    const auto leave_out = [&](KeyRange part, Index first_row, Index rows) {
+    const auto leave_out = [&](KeyRange part, Index first_row, Index count) {
       for (Index key = part.begin; key < part.end; ++key) {
-        std::fill_n(first + (key - keys.begin) * stride + first_row, rows, negative_infinity<A>());
+        std::fill_n(first + (key - keys.begin) * stride + first_row, count, negative_infinity<A>());
       }
     };
     compute(stairs.common, 0, tile.state.rows, ahead);
@@ -228,9 +223,10 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     }
   };
   pad();
-  few_rows.scores(scratch.key_rows + (keys.begin - first_fetched), keys.size(), call.key_dim,
-                  tile.queries, tile.query_stride, tile.rows.count, call.scale,
-                  scratch.scores + before, stride, ahead);
+  rows.for_each_run(keys, prefetches_rows(tile.rows.count), [&](const RowRun& run, Index key) {
+    rows.few_rows->scores(run, call.key_dim, tile.queries, tile.query_stride, tile.rows.count,
+                          call.scale, scratch.scores + (key - tile_begin), stride);
+  });
   if (call.softcap > 0) {
     kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
     pad();
@@ -242,7 +238,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
 inline void add_values_by_matrix(const AttentionCall<float>& call, const Scratch<float>& scratch,
                                  const OnlineSoftmax<float>& state, KeyRange keys,
                                  const Staircase& stairs, Index tile_begin, bool rescale) {
-  if (rescale) state.add_values(nullptr, *call.kernels->few_rows, 0, nullptr, 0, true);
+  if (rescale) state.add_values(nullptr, 0, nullptr, 0, true);
   const float* const pairs = pack_weights(call, scratch, state.rows, keys, tile_begin);
   if (stairs.vectors == 0) {
     multiply_values(call, scratch, pairs, state.rows, keys, tile_begin, state.out);
@@ -260,8 +256,7 @@ inline void add_values_by_matrix(const AttentionCall<float>& call, const Scratch
 template <class A>
 void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
                 const OnlineSoftmax<A>& state, const ScoreTile<A>& weights, const Staircase& stairs,
-                Index tile_begin, RowPointers values, const FewRowKernels<A>& few_rows,
-                bool rescale, const Prefetch& ahead) {
+                const TileRows<A>& rows, Index tile_begin, bool rescale, const Prefetch& ahead) {
   if constexpr (std::is_same_v<A, float>) {
     if (call.matrix_unit != nullptr) {
       add_values_by_matrix(call, scratch, state, weights.keys, stairs, tile_begin, rescale);
@@ -269,14 +264,24 @@ void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
     }
   }
   const Index first_key = weights.keys.begin;
-  const Index stride = state.rows_are_lanes ? weights.key_stride : weights.row_stride;
-  if (stairs.vectors == 0) {
-    state.add_values(values, few_rows, weights.keys.size(), weights.scores, stride, rescale, ahead);
+  if (!state.rows_are_lanes) {
+    rows.for_each_run(weights.keys, prefetches_rows(state.rows), [&](const RowRun& run, Index key) {
+      state.add_values(run, *rows.few_rows, weights.scores + (key - first_key), weights.row_stride,
+                       rescale && key == first_key);
+    });
     return;
   }
-  const auto add = [&](KeyRange part, const OnlineSoftmax<A>& rows, Index first_row, bool scale) {
-    rows.add_values(values + (part.begin - first_key), few_rows, part.size(),
-                    weights.scores + (part.begin - first_key) * stride + first_row, stride, scale);
+  const RowPointers values = scratch.value_rows + (first_key - rows.keys.begin);
+  const Index stride = weights.key_stride;
+  if (stairs.vectors == 0) {
+    state.add_values(values, weights.keys.size(), weights.scores, stride, rescale, ahead);
+    return;
+  }
+  const auto add = [&](KeyRange part, const OnlineSoftmax<A>& vectors, Index first_row,
+                       bool scale) {
+    vectors.add_values(values + (part.begin - first_key), part.size(),
+                       weights.scores + (part.begin - first_key) * stride + first_row, stride,
+                       scale);
   };
   bool has_before = false;
   for (Index v = 0; v < stairs.vectors; ++v) has_before |= !stairs.before(v).empty();
@@ -426,9 +431,8 @@ void zero_non_finite(A* values, Index count) {
 /// dropped key's value must not reach the output, and 0 times infinity would.
 template <class A>
 void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
-                    RowPointers values) {
-  for (Index key = weights.keys.begin; key < weights.keys.end; ++key) {
-    const A* const value = static_cast<const A*>(values[key - weights.keys.begin]);
+                    const TileRows<A>& rows) {
+  const auto add = [&](Index key, const A* value) {
     for (Index d = 0; d < state.dim; ++d) {
       if (is_finite(value[d])) continue;
       for (Index row = 0; row < weights.rows.count; ++row) {
@@ -437,7 +441,13 @@ void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
         state.value(row, d) += weight * value[d];
       }
     }
-  }
+  };
+  rows.for_each_run(weights.keys, false, [&](const RowRun& run, Index key) {
+    for (Index j = 0; j < run.count; ++j) {
+      add(key + j,
+          reinterpret_cast<const A*>(static_cast<const char*>(run.first) + j * run.stride));
+    }
+  });
 }
 
 }  // namespace detail

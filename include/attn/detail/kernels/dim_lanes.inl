@@ -5,6 +5,29 @@ namespace attn {
 namespace detail {
 namespace ATTN_SIMD_NAMESPACE {
 
+template <class Element>
+ATTN_SIMD_INLINE const Element* row_of(const RowRun& run, Index j) {
+  return reinterpret_cast<const Element*>(static_cast<const char*>(run.first) + j * run.stride);
+}
+/// Rows begin .. begin + count - 1 of a run, or fewer at its end.
+ATTN_SIMD_INLINE RowRun part_of(const RowRun& run, Index begin, Index count) {
+  const Index rest = run.count - begin;
+  const std::uintptr_t moved = static_cast<std::uintptr_t>(begin * run.stride);
+  return {static_cast<const char*>(run.first) + begin * run.stride, run.stride,
+          count < rest ? count : rest, run.ahead == 0 ? 0 : run.ahead + moved};
+}
+/// Prefetches some elements of the row that is ahead of row j.
+template <class Element>
+ATTN_SIMD_INLINE void prefetch_ahead(const RowRun& run, Index j, Index first, Index count) {
+  constexpr Index kSize = sizeof(Element);
+  if (run.ahead == 0) return;
+  prefetch_bytes(run.ahead + static_cast<std::uintptr_t>(j * run.stride + first * kSize),
+                 count * kSize);
+}
+
+/// Rows that all queries and dims pass over before the next: they stay in the first-level cache.
+constexpr Index kRunPart = 32;
+
 /// Adds the products of one vector of dims to the sums: `count` dims, or all lanes if it is 0.
 template <class A, class Element, unsigned kKeys, unsigned kRows>
 ATTN_SIMD_INLINE void add_products(const Element* const* keys, Index d, Index count,
@@ -26,17 +49,17 @@ ATTN_SIMD_INLINE void add_products(const Element* const* keys, Index d, Index co
 
 /// The scores of kRows queries, as many as a vector has parts of 16 bytes, against as many keys as
 /// 16 bytes hold scores: their sums over dim fill one vector, whose part r belongs to row r. (Fewer
-/// rows fill its first parts.) Only the first `count` keys are there.
+/// rows fill its first parts.) `keys` are so many, or fewer.
 template <class A, class Element, unsigned kRows>
-ATTN_SIMD_INLINE void dot_block(RowPointers keys, Index count, Index dim, const A* queries,
-                                Index query_stride, A scale, A* scores, Index stride) {
+ATTN_SIMD_INLINE void dot_block(const RowRun& keys, Index dim, const A* queries, Index query_stride,
+                                A scale, A* scores, Index stride) {
   using Vec = typename Simd<A>::Vec;
   constexpr Index kLanes = Simd<A>::kLanes;
   constexpr unsigned kKeys = 16 / sizeof(A);
   const Element* key[kKeys];
   ATTN_SIMD_UNROLL
   for (unsigned j = 0; j < kKeys; ++j) {
-    key[j] = static_cast<const Element*>(keys[j < count ? j : 0]);
+    key[j] = row_of<Element>(keys, j < keys.count ? j : 0);
   }
   Vec sum[kKeys][kRows] = {};
   // A single row waits for memory, which comes fastest in the order in which it lies: one key after
@@ -45,6 +68,15 @@ ATTN_SIMD_INLINE void dot_block(RowPointers keys, Index count, Index dim, const 
   ATTN_SIMD_UNROLL
   for (unsigned j = 0; j < kKeys; j += kStep) {
     Index d = 0;
+    if constexpr (kRows == 1) {  // unrolled, so that more loads wait for memory at the same time
+      for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
+        ATTN_SIMD_UNROLL
+        for (Index v = 0; v < 4; ++v) {
+          add_products<A, Element, kStep, kRows>(key + j, d + v * kLanes, 0, queries, query_stride,
+                                                 sum + j);
+        }
+      }
+    }
     for (; d + kLanes <= dim; d += kLanes) {
       add_products<A, Element, kStep, kRows>(key + j, d, 0, queries, query_stride, sum + j);
     }
@@ -59,24 +91,22 @@ ATTN_SIMD_INLINE void dot_block(RowPointers keys, Index count, Index dim, const 
   store(total, fold_parts(parts) * broadcast(scale));
   ATTN_SIMD_UNROLL
   for (unsigned r = 0; r < kRows; ++r) {
-    if (count == kKeys) {
+    if (keys.count == kKeys) {
       __builtin_memcpy(scores + r * stride, total + r * kKeys, 16);
     } else {
-      for (Index j = 0; j < count; ++j) scores[r * stride + j] = total[r * kKeys + j];
+      for (Index j = 0; j < keys.count; ++j) scores[r * stride + j] = total[r * kKeys + j];
     }
   }
 }
 
 template <class A, class Element, unsigned kRows>
-ATTN_SIMD_INLINE void dot_rows(RowPointers keys, Index num_keys, Index dim, const A* queries,
-                               Index query_stride, A scale, A* scores, Index stride,
-                               const Prefetch& ahead) {
+ATTN_SIMD_INLINE void dot_rows(const RowRun& keys, Index dim, const A* queries, Index query_stride,
+                               A scale, A* scores, Index stride) {
   constexpr Index kKeys = 16 / sizeof(A);
-  for (Index j = 0; j < num_keys; j += kKeys) {
-    const Index count = num_keys - j < kKeys ? num_keys - j : kKeys;
-    for (Index i = 0; i < count; ++i) prefetch_row(ahead, j + i);
-    dot_block<A, Element, kRows>(keys + j, count, dim, queries, query_stride, scale, scores + j,
-                                 stride);
+  for (Index j = 0; j < keys.count; j += kKeys) {
+    const RowRun block = part_of(keys, j, kKeys);
+    for (Index i = 0; i < block.count; ++i) prefetch_ahead<Element>(block, i, 0, dim);
+    dot_block<A, Element, kRows>(block, dim, queries, query_stride, scale, scores + j, stride);
   }
 }
 
@@ -99,16 +129,18 @@ ATTN_SIMD_INLINE void dot_rows(RowPointers keys, Index num_keys, Index dim, cons
   }
 
 template <class A, class Element>
-void dim_scores(RowPointers keys, Index num_keys, Index dim, const A* queries, Index query_stride,
-                Index rows, A scale, A* scores, Index stride, const Prefetch& ahead) {
+void dim_scores(const RowRun& keys, Index dim, const A* queries, Index query_stride, Index rows,
+                A scale, A* scores, Index stride) {
   constexpr unsigned kMaxRows = ATTN_SIMD_BYTES / 16;
-  Prefetch once = ahead;
-#define ATTN_CALL(N)                                                                            \
-  dot_rows<A, Element, N>(keys, num_keys, dim, queries + r * query_stride, query_stride, scale, \
-                          scores + r * stride, stride, once);                                   \
-  once.bytes = 0
-  ATTN_FOR_EACH_ROW_GROUP(kMaxRows, ATTN_CALL)
+  for (Index j = 0; j < keys.count; j += kRunPart) {
+    RowRun part = part_of(keys, j, kRunPart);
+#define ATTN_CALL(N)                                                                  \
+  dot_rows<A, Element, N>(part, dim, queries + r * query_stride, query_stride, scale, \
+                          scores + r * stride + j, stride);                           \
+  part.ahead = 0
+    ATTN_FOR_EACH_ROW_GROUP(kMaxRows, ATTN_CALL)
 #undef ATTN_CALL
+  }
 }
 
 template <class A>
@@ -137,12 +169,12 @@ bool dim_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A*
   return any;
 }
 
-/// Adds the values of kVectors vectors of dims; a vector alone may have `count` dims, fewer than
-/// its lanes, of which `out` holds all.
+/// Adds the values of kVectors vectors of dims; a vector alone may have `count` dims, fewer
+/// than its lanes, of which `out` holds all.
 template <class A, class Element, unsigned kRows, unsigned kVectors>
-ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first_dim, Index count,
+ATTN_SIMD_INLINE void axpy_block(const RowRun& values, Index first_dim, Index count,
                                  const A* weights, Index weight_stride, const A* correction, A* out,
-                                 Index out_stride, const Prefetch& ahead) {
+                                 Index out_stride) {
   using Vec = typename Simd<A>::Vec;
   constexpr Index kLanes = Simd<A>::kLanes;
   Vec sum[kRows][kVectors];
@@ -154,9 +186,9 @@ ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first
       sum[r][v] = load(out + r * out_stride + v * kLanes) * factor;
     }
   }
-  for (Index j = 0; j < num_keys; ++j) {
-    prefetch_row(ahead, j);
-    const Element* const row = static_cast<const Element*>(values[j]) + first_dim;
+  for (Index j = 0; j < values.count; ++j) {
+    prefetch_ahead<Element>(values, j, first_dim, kVectors * kLanes);
+    const Element* const row = row_of<Element>(values, j) + first_dim;
     Vec value[kVectors];
     ATTN_SIMD_UNROLL
     for (unsigned v = 0; v < kVectors; ++v) {
@@ -177,39 +209,38 @@ ATTN_SIMD_INLINE void axpy_block(RowPointers values, Index num_keys, Index first
 }
 
 template <class A, class Element, unsigned kRows>
-ATTN_SIMD_INLINE void axpy_rows(RowPointers values, Index num_keys, Index dim, const A* weights,
-                                Index weight_stride, const A* correction, A* out, Index out_stride,
-                                const Prefetch& ahead) {
+ATTN_SIMD_INLINE void axpy_rows(const RowRun& values, Index dim, const A* weights,
+                                Index weight_stride, const A* correction, A* out,
+                                Index out_stride) {
   constexpr Index kLanes = Simd<A>::kLanes;
   constexpr unsigned kSums = ATTN_SIMD_X86 == 4 ? 16 : 8;  // of 32 or 16 registers
   constexpr unsigned kWide = kSums / kRows < 8 ? kSums / kRows : 8;
-  Prefetch once = ahead;
   Index d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
-    axpy_block<A, Element, kRows, kWide>(values, num_keys, d, kWide * kLanes, weights,
-                                         weight_stride, correction, out + d, out_stride, once);
-    once.bytes = 0;
+    axpy_block<A, Element, kRows, kWide>(values, d, kWide * kLanes, weights, weight_stride,
+                                         correction, out + d, out_stride);
   }
   for (; d < dim; d += kLanes) {
     const Index count = dim - d < kLanes ? dim - d : kLanes;
-    axpy_block<A, Element, kRows, 1>(values, num_keys, d, count, weights, weight_stride, correction,
-                                     out + d, out_stride, once);
-    once.bytes = 0;
+    axpy_block<A, Element, kRows, 1>(values, d, count, weights, weight_stride, correction, out + d,
+                                     out_stride);
   }
 }
 
 template <class A, class Element>
-void dim_accumulate(RowPointers values, Index num_keys, Index dim, const A* weights,
-                    Index weight_stride, Index rows, const A* correction, A* out, Index out_stride,
-                    const Prefetch& ahead) {
-  Prefetch once = ahead;
-#define ATTN_CALL(N)                                                                               \
-  axpy_rows<A, Element, N>(values, num_keys, dim, weights + r * weight_stride, weight_stride,      \
-                           correction == nullptr ? nullptr : correction + r, out + r * out_stride, \
-                           out_stride, once);                                                      \
-  once.bytes = 0
-  ATTN_FOR_EACH_ROW_GROUP(4, ATTN_CALL)
+void dim_accumulate(const RowRun& values, Index dim, const A* weights, Index weight_stride,
+                    Index rows, const A* correction, A* out, Index out_stride) {
+  for (Index j = 0; j < values.count; j += kRunPart) {
+    RowRun part = part_of(values, j, kRunPart);
+    const A* const factor = j == 0 ? correction : nullptr;
+#define ATTN_CALL(N)                                                                       \
+  axpy_rows<A, Element, N>(part, dim, weights + r * weight_stride + j, weight_stride,      \
+                           factor == nullptr ? nullptr : factor + r, out + r * out_stride, \
+                           out_stride);                                                    \
+  part.ahead = 0
+    ATTN_FOR_EACH_ROW_GROUP(4, ATTN_CALL)
 #undef ATTN_CALL
+  }
 }
 #undef ATTN_FOR_EACH_ROW_GROUP
 

@@ -90,7 +90,7 @@ bool all_finite(const A* x, Index lines, Index count, Index stride) {
 }
 
 template <class A, class Element>
-constexpr FewRowKernels<A> kFewRows = {dim_scores<A, Element>, dim_accumulate<A, Element>};
+inline constexpr FewRowKernels<A> kFewRows = {dim_scores<A, Element>, dim_accumulate<A, Element>};
 
 template <class A>
 const KernelTable<A>& kernel_table() {

@@ -379,16 +379,17 @@ ATTN_SIMD_INLINE A sum_lanes(typename Simd<A>::Vec x) {
   const typename Simd<A>::Vec same[] = {part, part, part, part};
   return fold_parts(same)[0];
 }
-/// Brings what `ahead` says of row j to the second-level cache, one cache line at a time.
-ATTN_SIMD_INLINE void prefetch_row(const Prefetch& ahead, Index j) {
-  if (ahead.bytes == 0) return;
-  const std::uintptr_t row = ahead.rows != nullptr
-                                 ? reinterpret_cast<std::uintptr_t>(ahead.rows[j])
-                                 : ahead.first + static_cast<std::uintptr_t>(j) * ahead.stride;
-  const std::uintptr_t first = row + static_cast<std::uintptr_t>(ahead.offset);
-  for (Index i = 0; i < ahead.bytes; i += 64) {
+/// Brings memory to the second-level cache, one cache line at a time.
+ATTN_SIMD_INLINE void prefetch_bytes(std::uintptr_t first, Index bytes) {
+  for (Index i = 0; i < bytes; i += 64) {
     __builtin_prefetch(reinterpret_cast<const void*>(first + static_cast<std::uintptr_t>(i)), 0, 2);
   }
+}
+ATTN_SIMD_INLINE void prefetch_row(const Prefetch& ahead, Index j) {
+  if (ahead.bytes == 0) return;
+  prefetch_bytes(
+      reinterpret_cast<std::uintptr_t>(ahead.rows[j]) + static_cast<std::uintptr_t>(ahead.offset),
+      ahead.bytes);
 }
 /// The largest lane; any of them where one is NaN.
 template <class A, Index kGroup = Simd<A>::kLanes>
