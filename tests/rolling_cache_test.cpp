@@ -198,13 +198,12 @@ TEST(RollingKeyValueCache, RefusesQueriesThatSeeEvictedTokens) {
   TestTensor<float> out({2, kQueryHeads, 3, kValueDim});
   out.fill_value(5);
   const TestTensor<float> before = out;
-  EXPECT_EQ(
-      message_of<ShapeError>(
-          [&] { scaled_dot_product_attention(q.view(), cache, out.view(), causal()); }),
-      "scaled_dot_product_attention: query 0 of batch 1, at position 27, sees key 21, and "
-      "the cache holds none before 23: it keeps the windows of its last longest_append "
-      "tokens, which should be as many as the queries of a call; got q [2, 4, 3, 7], k [2, 2, "
-      "30, 7], v [2, 2, 30, 5], out [2, 4, 3, 5]");
+  EXPECT_EQ(message_of<ShapeError>(
+                [&] { scaled_dot_product_attention(q.view(), cache, out.view(), causal()); }),
+            "scaled_dot_product_attention: query 0 of batch 1, at position 27, sees key 21, and "
+            "the cache holds none before 23: it keeps the windows of its last longest_append "
+            "tokens, and no query may stand further back unless its mask hides what is missing; "
+            "got q [2, 4, 3, 7], k [2, 2, 30, 7], v [2, 2, 30, 5], out [2, 4, 3, 5]");
   EXPECT_TRUE(same_bits(out.view(), before.view()));
   // A position of its own may stand before them too.
   AttentionOptions options;

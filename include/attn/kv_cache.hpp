@@ -3,7 +3,17 @@
 //   KeyValueCache         fixed capacity a sequence                     caches/contiguous.hpp
 //   RollingKeyValueCache  the last tokens, under a sliding window       caches/rolling.hpp
 //   PagedKeyValueCache    pages from a pool, prefixes shared            caches/paged.hpp
-//   append, append_to, truncate, reset, length(s) of each               detail/token_cache.hpp
+//
+// All of them have
+//
+//   append(k, v)           n tokens more of every sequence: k [B, Hk, n, Dk], v [B, Hv, n, Dv]
+//   append(k, v, counts)   of sequence b the last counts[b] of the n; those before are padding
+//   append_to(b, k, v)     of sequence b alone: k [1, Hk, n, Dk], v [1, Hv, n, Dv]
+//   truncate(length)       takes back all but the first length[b] tokens of each sequence
+//   reset(), reset(b)      forgets all tokens, of all sequences or of one
+//   length(b), lengths()   how many tokens a sequence has, evicted ones included
+//
+// and throw ShapeError, with nothing changed, where that cannot be (detail/token_cache.hpp).
 //
 //   cache.append(k, v);                                   // first the new tokens,
 //   scaled_dot_product_attention(q, cache, out, causal());  // then their queries

@@ -230,9 +230,10 @@ class GroupedQueryAttention {
   /// A prompt may come in chunks of any length: the results agree within rounding, and are the same
   /// bits for the same chunks, whatever the batch size and the executor. Prompts of different
   /// lengths are padded behind their end, under causal(), and the padding is taken back with
-  /// cache.truncate(lengths). Nothing is appended if anything is wrong. Throws, Cost: as forward,
-  /// and ShapeError if the tokens do not fit into the cache; step_workspace_bytes tells the size of
-  /// options.workspace.
+  /// cache.truncate(lengths); a rolling cache allows that if its longest_append counts the padding.
+  /// Nothing is appended if anything is wrong, save where a user's lambda throws, which is called
+  /// later. Throws, Cost: as forward, and ShapeError if the tokens do not fit into the cache;
+  /// step_workspace_bytes tells the size of options.workspace.
   template <class X, class Cache, class O, class M = NoMask>
   ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, const M& mask = M(),
                                const AttentionOptions& options = {},

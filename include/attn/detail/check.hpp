@@ -170,8 +170,8 @@ void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
             "query " + std::to_string(row.query(0)) + " of batch " + std::to_string(row.batch) +
             ", at position " + std::to_string(row.position_begin()) + ", sees key " +
             std::to_string(key) + ", and the cache holds none before " + std::to_string(held) +
-            ": it keeps the windows of its last longest_append tokens, which "
-            "should be as many as the queries of a call");
+            ": it keeps the windows of its last longest_append tokens, and no query may stand "
+            "further back unless its mask hides what is missing");
       }
     }
   };
