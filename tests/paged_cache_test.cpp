@@ -231,10 +231,10 @@ TEST(PagedKeyValueCache, RefusesWhatDoesNotFitAndChangesNothing) {
             "PagedKeyValueCache::truncate: sequence 1 holds 2 tokens and cannot be cut to 3");
   EXPECT_EQ(message_of<ShapeError>([&] { twins.paged.share_prefix(1, 0, 3); }),
             "PagedKeyValueCache::share_prefix: sequence 0 cannot become the first 3 of the 2 "
-            "tokens of sequence 1");
+            "tokens of sequence 1: that must be another sequence, and long enough");
   EXPECT_EQ(message_of<ShapeError>([&] { twins.paged.share_prefix(0, 0, 1); }),
             "PagedKeyValueCache::share_prefix: sequence 0 cannot become the first 1 of the 9 "
-            "tokens of sequence 0");
+            "tokens of sequence 0: that must be another sequence, and long enough");
   EXPECT_EQ(message_of<ShapeError>([&] { twins.paged.share_prefix(0, 2, 1); }),
             "PagedKeyValueCache::share_prefix: there is no sequence 2 among the 2 of the cache");
   twins.expect_alike();

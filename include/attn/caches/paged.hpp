@@ -72,7 +72,8 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
       detail::raise_shape_error(std::string(kFunction) + ": sequence " + std::to_string(to) +
                                 " cannot become the first " + std::to_string(length) + " of the " +
                                 std::to_string(Base::length(from)) + " tokens of sequence " +
-                                std::to_string(from));
+                                std::to_string(from) +
+                                ": that must be another sequence, and long enough");
     }
     Base::set_length(to, 0);
     for (Index i = 0; i < pages_for(length); ++i) {
