@@ -51,22 +51,22 @@ Fetch fetch_of(const AttentionCall<A>& call, ValuePass pass) {
 template <class A>
 void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
                   KeyRange keys, ValuePass pass) {
-  if (keys.empty()) return;  // its begin may lie behind every tile, in the last one's place
+  if (keys.empty()) return;  // it may begin behind all keys, in the last tile all the same
   const Index key_head = block.first_head / call.heads_per_key;
   const Index value_head = block.first_head / call.heads_per_value;
   const Index step = call.plan.key_tile;
   for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
     const KeyRange fetched = keys & KeyRange{begin, begin + step};
+    const auto fetch = [&](const TensorRef& tensor, Index head, ValuePass how, A* copy) {
+      return fetch_rows(tensor, call.source.map, block.batch, head, fetched, keys.end,
+                        fetch_of(call, how), copy, *call.kernels, *call.widen);
+    };
     TileRows<A> key_rows;
     if (call.matrix_unit == nullptr) {  // the matrix form packs keys by itself
-      key_rows = fetch_rows(call.source.keys, call.source.map, block.batch, key_head, fetched,
-                            keys.end, fetch_of(call, ValuePass::plain), scratch.key_copy,
-                            *call.kernels, *call.widen);
+      key_rows = fetch(call.source.keys, key_head, ValuePass::plain, scratch.key_copy);
     }
     A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
-    const TileRows<A> value_rows =
-        fetch_rows(call.source.values, call.source.map, block.batch, value_head, fetched, keys.end,
-                   fetch_of(call, pass), value_copy, *call.kernels, *call.widen);
+    const TileRows<A> value_rows = fetch(call.source.values, value_head, pass, value_copy);
     if (call.plan.rows_are_lanes) {
       key_rows.list(scratch.key_rows);
       value_rows.list(scratch.value_rows);

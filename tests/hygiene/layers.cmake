@@ -14,7 +14,8 @@ set(level_2
   rms_norm.hpp rotary_scaling.hpp tensor.hpp)
 set(level_3
   caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp
-  detail/check.hpp detail/kernels.inl detail/kernels/bf16_dots.inl detail/kernels/dim_lanes.inl detail/kernels/functions.inl
+  detail/check.hpp detail/kernels.inl detail/kernels/across_lanes.inl detail/kernels/bf16_dots.inl
+  detail/kernels/dim_lanes.inl detail/kernels/functions.inl detail/kernels/half_vectors.inl
   detail/kernels/row_lanes.inl detail/kernels/table.inl detail/kernels/vectors.inl
   detail/linear_call.hpp detail/mask_checker.hpp
   detail/mask_stage.hpp detail/matrix_stages.hpp detail/micro_kernels.hpp detail/rotary_rows.hpp
@@ -26,8 +27,8 @@ set(level_4
   detail/inspection_warnings.hpp detail/ragged_call.hpp kv_cache.hpp merge.hpp ragged.hpp
   reference.hpp)
 set(level_5
-  attention_block.hpp cost.hpp detail/layer_pass.hpp detail/layer_weights.hpp heatmap.hpp
-  inspect.hpp multi_head.hpp)
+  attention_block.hpp cost.hpp detail/layer_calls.hpp detail/layer_pass.hpp
+  detail/layer_weights.hpp heatmap.hpp inspect.hpp multi_head.hpp)
 set(level_6 attn.hpp)
 
 # Not part of the umbrella attn.hpp: the oracle of the tests, and what needs -fopenmp.

@@ -15,6 +15,8 @@
 // In this order: each part uses the ones before it.
 // clang-format off
 #include "attn/detail/kernels/vectors.inl"
+#include "attn/detail/kernels/half_vectors.inl"
+#include "attn/detail/kernels/across_lanes.inl"
 #include "attn/detail/kernels/functions.inl"
 #include "attn/detail/kernels/row_lanes.inl"
 #include "attn/detail/kernels/dim_lanes.inl"

@@ -264,121 +264,6 @@ ATTN_SIMD_INLINE typename Simd<A>::Vec load_first(const A* p, Index count) {
 #endif
 }
 
-// ---- 16-bit storage
-
-typedef std::uint16_t Uint16Half __attribute__((vector_size(ATTN_SIMD_BYTES / 2)));
-
-/// kLanes 16-bit elements, each in the lower half of a 32-bit lane.
-ATTN_SIMD_INLINE Int32Vec load_16_bits(const void* from) {
-  Uint16Half packed;
-  __builtin_memcpy(&packed, from, sizeof packed);
-#if defined(__aarch64__)
-  // GCC 12 converts an 8-byte vector element by element.
-  return reinterpret_cast<Int32Vec>(vmovl_u16(static_cast<uint16x4_t>(packed)));
-#else
-  return __builtin_convertvector(packed, Int32Vec);
-#endif
-}
-
-ATTN_SIMD_INLINE FloatVec load(const Bfloat16Bits* p) { return as_float(load_16_bits(p) << 16); }
-
-ATTN_SIMD_INLINE FloatVec load(const HalfBits* p) {
-#if ATTN_SIMD_X86 == 4
-  Int16Vec16 packed;
-  __builtin_memcpy(&packed, p, 32);
-  return half_to_float(packed);
-#elif ATTN_SIMD_X86 == 3
-  typedef short Int16Vec8 __attribute__((vector_size(16)));
-  Int16Vec8 packed;
-  __builtin_memcpy(&packed, p, 16);
-  return __builtin_ia32_vcvtph2ps256(packed);
-#elif defined(__aarch64__)
-  Uint16Half packed;
-  __builtin_memcpy(&packed, p, sizeof packed);
-  return static_cast<FloatVec>(vcvt_f32_f16(vreinterpret_f16_u16(static_cast<uint16x4_t>(packed))));
-#else
-  // The exponent is moved to float's place and scaled up by 2^112, which also turns half's
-  // subnormal numbers into normal ones; infinities and NaNs get float's exponent.
-  const Int32Vec bits = load_16_bits(p);
-  const Int32Vec magnitude = bits & 0x7FFF;
-  const Int32Vec is_special = reinterpret_cast<Int32Vec>(magnitude >= 0x7C00);
-  const Int32Vec scaled = as_bits(as_float(magnitude << 13) * broadcast(0x1p112f));
-  return as_float(scaled | (is_special & 0x7F800000) | ((bits & 0x8000) << 16));
-#endif
-}
-
-template <class Bits>
-ATTN_SIMD_INLINE FloatVec load_first_16_bits(const Bits* p, Index count) {
-  Bits rest[Simd<float>::kLanes] = {};
-  for (Index i = 0; i < count; ++i) rest[i] = p[i];
-  return load(rest);
-}
-ATTN_SIMD_INLINE FloatVec load_first(const Bfloat16Bits* p, Index count) {
-  return load_first_16_bits(p, count);
-}
-ATTN_SIMD_INLINE FloatVec load_first(const HalfBits* p, Index count) {
-  return load_first_16_bits(p, count);
-}
-
-// ---- Sums across lanes, always in the same order: lane i with lane i + n/2, and so on.
-
-/// Which lane of the pair (a, b) goes to lane i when groups of kGroup lanes are halved: their lower
-/// (kHalf 0) or upper halves, those of a before those of b; groups of up to 16 bytes stay in their
-/// 16-byte part of the vector, where shuffles are cheap.
-template <class A, Index kGroup, Index kHalf>
-constexpr typename Simd<A>::Int half_lane(Index i) {
-  constexpr Index kLanes = Simd<A>::kLanes, kPart = 16 / Index(sizeof(A));
-  constexpr Index kBlock = kGroup > kPart ? kLanes : kPart;
-  const Index block = i / kBlock, x = i % kBlock;
-  const Index from = x / (kBlock / 2), y = x % (kBlock / 2);
-  return static_cast<typename Simd<A>::Int>(from * kLanes + block * kBlock +
-                                            y / (kGroup / 2) * kGroup + y % (kGroup / 2) +
-                                            kHalf * (kGroup / 2));
-}
-template <class A, Index kGroup, Index kHalf, class Vec, std::size_t... kLane>
-ATTN_SIMD_INLINE Vec take_halves(Vec a, Vec b, std::index_sequence<kLane...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, half_lane<A, kGroup, kHalf>(kLane)...);
-#else
-  return __builtin_shuffle(a, b, typename Simd<A>::IntVec{half_lane<A, kGroup, kHalf>(kLane)...});
-#endif
-}
-/// Adds the upper to the lower half of each group of kGroup lanes.
-template <class A, Index kGroup, class Vec = typename Simd<A>::Vec>
-ATTN_SIMD_INLINE Vec fold(Vec a, Vec b) {
-  constexpr std::make_index_sequence<Simd<A>::kLanes> kLanes;
-  return take_halves<A, kGroup, 0>(a, b, kLanes) + take_halves<A, kGroup, 1>(a, b, kLanes);
-}
-
-/// Folds kRows vectors, a power of two, to one, whose 16-byte part r is what is left of row r.
-template <class A, unsigned kRows, Index kGroup = Simd<A>::kLanes>
-ATTN_SIMD_INLINE typename Simd<A>::Vec fold_to_parts(const typename Simd<A>::Vec* rows) {
-  if constexpr (kGroup * Index(sizeof(A)) <= 16) {
-    return rows[0];
-  } else if constexpr (kRows == 1) {
-    const typename Simd<A>::Vec half = fold<A, kGroup>(rows[0], rows[0]);
-    return fold_to_parts<A, 1, kGroup / 2>(&half);
-  } else {
-    typename Simd<A>::Vec half[kRows / 2];
-    ATTN_SIMD_UNROLL
-    for (unsigned r = 0; r < kRows / 2; ++r) {
-      half[r] = fold<A, kGroup>(rows[2 * r], rows[2 * r + 1]);
-    }
-    return fold_to_parts<A, kRows / 2, kGroup / 2>(half);
-  }
-}
-/// Folds the parts of 16 / sizeof(A) vectors: lane i of each part is the sum over that of vector i.
-ATTN_SIMD_INLINE FloatVec fold_parts(const FloatVec* x) {
-  return fold<float, 2>(fold<float, 4>(x[0], x[1]), fold<float, 4>(x[2], x[3]));
-}
-ATTN_SIMD_INLINE DoubleVec fold_parts(const DoubleVec* x) { return fold<double, 2>(x[0], x[1]); }
-
-template <class A>
-ATTN_SIMD_INLINE A sum_lanes(typename Simd<A>::Vec x) {
-  const typename Simd<A>::Vec part = fold_to_parts<A, 1>(&x);
-  const typename Simd<A>::Vec same[] = {part, part, part, part};
-  return fold_parts(same)[0];
-}
 /// Brings memory to the second-level cache, one cache line at a time.
 ATTN_SIMD_INLINE void prefetch_bytes(std::uintptr_t first, Index bytes) {
   for (Index i = 0; i < bytes; i += 64) {
@@ -390,17 +275,6 @@ ATTN_SIMD_INLINE void prefetch_row(const Prefetch& ahead, Index j) {
   prefetch_bytes(
       reinterpret_cast<std::uintptr_t>(ahead.rows[j]) + static_cast<std::uintptr_t>(ahead.offset),
       ahead.bytes);
-}
-/// The largest lane; any of them where one is NaN.
-template <class A, Index kGroup = Simd<A>::kLanes>
-ATTN_SIMD_INLINE A max_lanes(typename Simd<A>::Vec x) {
-  if constexpr (kGroup == 1) {
-    return x[0];
-  } else {
-    constexpr std::make_index_sequence<Simd<A>::kLanes> kLanes;
-    return max_lanes<A, kGroup / 2>(
-        maximum(take_halves<A, kGroup, 0>(x, x, kLanes), take_halves<A, kGroup, 1>(x, x, kLanes)));
-  }
 }
 
 }  // namespace ATTN_SIMD_NAMESPACE
