@@ -240,7 +240,7 @@ void multiply_dim_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
     std::fill_n(scratch.sums, tokens.size() * stride, A(0));
   } else {
     const TileRows<A> rows = fetch_weights(call, scratch, call.weight, features, call.in());
-    rows.for_each_run(features, tokens.size() > 1, [&](const RowRun& run, Index feature) {
+    rows.for_each_run(features, tokens.size(), [&](const RowRun& run, Index feature) {
       rows.few_rows->scores(run, call.in(), converted + tokens.begin * call.token_stride(),
                             call.token_stride(), tokens.size(), A(1),
                             scratch.sums + (feature - features.begin), stride);

@@ -242,10 +242,12 @@ struct TileRows {
   const KeyMap* map = nullptr;
   Index batch = 0, head = 0;
 
-  /// Calls f(run, key) for the runs of `part`, of which `key` is the first. `prefetches`: while the
-  /// rows of a run are worked on, rows a little further on are prefetched.
+  /// Calls f(run, key) for the runs of `part`, of which `key` is the first. While `queries` work on
+  /// the rows of a run, rows a little further on are prefetched. A single query keeps up with
+  /// memory and is best served by what the CPU prefetches by itself, unless pages end before that
+  /// pays.
   template <class F>
-  void for_each_run(KeyRange part, bool prefetches, const F& f) const {
+  void for_each_run(KeyRange part, Index queries, const F& f) const {
     // From memory 48 to 128 rows of 512 bytes did alike, 16 less well.
     constexpr Index kAhead = 64;
     if (copy != nullptr) {
@@ -258,6 +260,7 @@ struct TileRows {
       const KeyMap::Run place = map->find(*tensor, batch, head, key);
       RowRun run{tensor->at(place.offset), tensor->stride.length * tensor->element_size,
                  (std::min)(place.length, part.end - key), 0};
+      const bool prefetches = queries > 1 || (queries == 1 && map->page_length > 0);
       if (prefetches && key + kAhead < end) {
         const KeyMap::Run ahead = map->find(*tensor, batch, head, key + kAhead);
         run.ahead = reinterpret_cast<std::uintptr_t>(tensor->at(ahead.offset));
@@ -270,7 +273,7 @@ struct TileRows {
 
   /// Fills rows[0 .. keys.size()) with the address of each row.
   void list(const void** rows) const {
-    for_each_run(keys, false, [&](const RowRun& run, Index key) {
+    for_each_run(keys, 0, [&](const RowRun& run, Index key) {
       for (Index j = 0; j < run.count; ++j) {
         rows[key - keys.begin + j] = static_cast<const char*>(run.first) + j * run.stride;
       }

@@ -66,10 +66,6 @@ Prefetch next_rows(const Scratch<A>& scratch, const RowBlock& block, const RowTi
   return {scratch.ahead_rows, rows.tensor->shape.dim * rows.tensor->element_size, 0};
 }
 
-/// Whether few queries prefetch the rows that they will come to. One alone keeps up with memory,
-/// and is best served by what the CPU prefetches by itself; several ask for the next row too late.
-inline bool prefetches_rows(Index count) { return count > 1; }
-
 /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of
 /// rows sees nothing the scores are -infinity. In the dim-lane form the line of a row begins at the
 /// tile's first key and is padded with -infinity. `rows` are the keys'; `ahead` is prefetched
@@ -127,7 +123,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     }
   };
   pad();
-  rows.for_each_run(keys, prefetches_rows(tile.rows.count), [&](const RowRun& run, Index key) {
+  rows.for_each_run(keys, tile.rows.count, [&](const RowRun& run, Index key) {
     rows.few_rows->scores(run, call.key_dim, tile.queries, tile.query_stride, tile.rows.count,
                           call.scale, scratch.scores + (key - tile_begin), stride);
   });
@@ -169,7 +165,7 @@ void add_values(const AttentionCall<A>& call, const Scratch<A>& scratch,
   }
   const Index first_key = weights.keys.begin;
   if (!state.rows_are_lanes) {
-    rows.for_each_run(weights.keys, prefetches_rows(state.rows), [&](const RowRun& run, Index key) {
+    rows.for_each_run(weights.keys, state.rows, [&](const RowRun& run, Index key) {
       state.add_values(run, *rows.few_rows, weights.scores + (key - first_key), weights.row_stride,
                        rescale && key == first_key);
     });
@@ -346,7 +342,7 @@ void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
       }
     }
   };
-  rows.for_each_run(weights.keys, false, [&](const RowRun& run, Index key) {
+  rows.for_each_run(weights.keys, 0, [&](const RowRun& run, Index key) {
     for (Index j = 0; j < run.count; ++j) {
       add(key + j,
           reinterpret_cast<const A*>(static_cast<const char*>(run.first) + j * run.stride));
