@@ -12,7 +12,7 @@ namespace {
 using attn::Index;
 using bench::Problem;
 
-constexpr Index kHeads = 32, kDim = 128, kPageLength = 64;
+constexpr Index kHeads = 32, kDim = 128;
 
 Problem problem(const benchmark::State& state) {
   return {kHeads, state.range(0), 1, state.range(1), kDim, 1};
@@ -22,6 +22,14 @@ void decode_sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"kv_heads", "keys"})->Unit(benchmark::kMicrosecond);
   for (const Index kv_heads : {32, 8, 1}) {
     for (const Index keys : {1024, 4096, 16384, 65536}) benchmark->Args({kv_heads, keys});
+  }
+}
+
+void paged_sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"kv_heads", "keys", "page"})->Unit(benchmark::kMicrosecond);
+  for (const Index kv_heads : {32, 8, 1}) {
+    for (const Index keys : {1024, 4096, 16384, 65536}) benchmark->Args({kv_heads, keys, 64});
+    for (const Index page : {16, 256}) benchmark->Args({kv_heads, 16384, page});
   }
 }
 
@@ -58,9 +66,9 @@ BENCHMARK(decode_contiguous)->Apply(decode_sizes);
 /// Every second page of a pool: neighbours lie apart.
 void decode_paged(benchmark::State& state) {
   const Problem p = problem(state);
-  const Index pages = p.keys / kPageLength;
-  attn::PagedKeyValueCache<float> cache(2 * pages, kPageLength, 2, p.kv_heads, p.dim);
-  attn::Tensor4Buffer<float> tokens({2, p.kv_heads, kPageLength, p.dim});
+  const Index page_length = state.range(2), pages = p.keys / page_length;
+  attn::PagedKeyValueCache<float> cache(2 * pages, page_length, 2, p.kv_heads, p.dim);
+  attn::Tensor4Buffer<float> tokens({2, p.kv_heads, page_length, p.dim});
   for (Index page = 0; page < pages; ++page) {
     bench::fill(tokens, static_cast<std::uint32_t>(page + 1));
     cache.append(tokens, tokens);
@@ -68,7 +76,7 @@ void decode_paged(benchmark::State& state) {
   cache.reset(1);  // costs nothing from now on
   decode(state, p, cache);
 }
-BENCHMARK(decode_paged)->Apply(decode_sizes);
+BENCHMARK(decode_paged)->Apply(paged_sizes);
 
 /// A window of `keys` tokens that has gone round once and a half.
 void decode_rolling(benchmark::State& state) {
