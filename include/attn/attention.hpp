@@ -25,6 +25,7 @@
 #include "attn/detail/check.hpp"
 #include "attn/detail/parallel.hpp"
 #include "attn/detail/scratch.hpp"
+#include "attn/detail/split_states.hpp"
 #include "attn/detail/tile_stages.hpp"
 #include "attn/mask.hpp"
 #include "attn/online_softmax.hpp"
@@ -67,7 +68,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
     }
     A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
     const TileRows<A> value_rows = fetch(call.source.values, value_head, pass, value_copy);
-    if (call.plan.rows_are_lanes) {
+    if (call.lists_rows()) {
       key_rows.list(scratch.key_rows);
       value_rows.list(scratch.value_rows);
     }
@@ -87,8 +88,9 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       if (cover == Cover::none) return;
 
       const Staircase stairs = find_staircase(call, tile, seen, cover);
-      const ScoreTile<A> scores = compute_scores(call, scratch, tile, seen, stairs, key_rows, begin,
-                                                 next_rows(scratch, block, tile, key_rows, seen));
+      const ScoreTile<A> scores =
+          compute_scores(call, scratch, tile, seen, stairs, key_rows, begin,
+                         next_rows(call, scratch, block, tile, key_rows, seen));
       if (call.mask.modifies()) call.mask.modify(scores);
       if (cover == Cover::partial) call.mask.apply(scores);
       if (call.matrix_unit != nullptr && (call.mask.modifies() || cover == Cover::partial)) {
@@ -107,7 +109,7 @@ void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const
       const bool rescale = update_weights(tile.state, scratch, scores);
       if (call.has_dropout()) apply_dropout(call, scores);
       add_values(call, scratch, tile.state, scores, stairs, value_rows, begin, rescale,
-                 next_rows(scratch, block, tile, value_rows, seen));
+                 next_rows(call, scratch, block, tile, value_rows, seen));
     });
   }
 }
@@ -139,44 +141,6 @@ void attend_block(const AttentionCall<A>& call, const Scratch<A>& scratch, const
   for_each_row_tile(call, scratch, block, reset);
   attend_tiles(call, scratch, block, keys, ValuePass::finite_only);
   attend_tiles(call, scratch, block, keys, ValuePass::non_finite_only);
-}
-
-/// Copies the states of a split of the keys to where they are merged from.
-template <class A>
-void save_states(const AttentionCall<A>& call, const RowTile<A>& tile,
-                 const PartialStates<A>& partial, Index group, Index split) {
-  const OnlineSoftmax<A>& state = tile.state;
-  for (Index row = 0; row < tile.rows.count; ++row) {
-    const Index i = PartialStates<A>::place(call, group, split, tile.rows.first_row + row);
-    partial.max[i] = state.max[row];
-    partial.sum[i] = state.sum[row];
-    A* const out = partial.out + i * partial.out_stride;
-    for (Index d = 0; d < state.dim; ++d) out[d] = state.value(row, d);
-  }
-}
-
-/// Merges the sink and the splits of a block of rows, in key order, and writes their outputs.
-template <class A>
-void merge_splits(const AttentionCall<A>& call, const Scratch<A>& scratch,
-                  const PartialStates<A>& partial, Index group, const RowBlock& block) {
-  const Index states = call.num_splits() + 1;
-  const RowTile<A> tile = merged_tile(call, scratch, block);
-  A *const max = scratch.spare, *const sum = max + states;
-  for (Index row = 0; row < block.count; ++row) {
-    max[0] = call.sink(block.head(row));
-    sum[0] = is_negative_infinity(max[0]) ? A(0) : A(1);
-    scratch.parts[0] = nullptr;  // a sink has no value
-    for (Index split = 0; split + 1 < states; ++split) {
-      const Index i = PartialStates<A>::place(call, group, split, block.first_row + row);
-      max[split + 1] = partial.max[i];
-      sum[split + 1] = partial.sum[i];
-      scratch.parts[split + 1] = partial.out + i * partial.out_stride;
-    }
-    merge_states(*call.kernels, states, max, sum, scratch.parts, call.value_dim,
-                 tile.state.max[row], tile.state.sum[row],
-                 tile.state.out + row * tile.state.out_stride);
-  }
-  finish_rows(call, scratch, tile);
 }
 
 inline namespace ATTN_ERRORS {
@@ -311,8 +275,8 @@ inline namespace ATTN_ERRORS {
 ///
 /// Edge cases: a row that sees no key gets out 0, weights 0, log-sum-exp -infinity. A dropped key
 /// is absent: NaN or infinity in it cannot reach the output. A key whose weight is below 2^-100
-/// (double: 2^-1000) may count as one. Sk = 0 writes zeros; other sizes of 0
-/// do nothing. A visible score of NaN or +infinity makes its row NaN.
+/// (double: 2^-1000) may count as one. Sk = 0 writes zeros; other sizes of 0 do nothing. A visible
+/// score of NaN or +infinity makes its row NaN.
 ///
 /// Throws: ShapeError, OptionError, before anything is written. What a user's lambda throws is
 /// rethrown; out is then unspecified.

@@ -93,7 +93,7 @@ void walk_scores(const AttentionCall<A>& call, const Scratch<A>& scratch, const 
     const TileRows<A> rows =
         fetch_rows(call.source.keys, call.source.map, block.batch, key_head, keys, keys.end,
                    Fetch::converted, scratch.key_copy, *call.kernels, *call.widen);
-    if (call.plan.rows_are_lanes) rows.list(scratch.key_rows);
+    if (call.lists_rows()) rows.list(scratch.key_rows);
     for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
       const Staircase all{keys, {}, 0};
       keep(compute_scores(unscaled, scratch, tile, keys, all, rows, begin, Prefetch{}), result.raw);

@@ -19,7 +19,8 @@ set(level_3
   detail/kernels/row_lanes.inl detail/kernels/table.inl detail/kernels/vectors.inl
   detail/linear_call.hpp detail/mask_checker.hpp
   detail/mask_stage.hpp detail/matrix_stages.hpp detail/micro_kernels.hpp detail/rotary_rows.hpp
-  detail/row_tile.hpp detail/scratch.hpp detail/tile_stages.hpp detail/token_cache.hpp
+  detail/row_tile.hpp detail/scratch.hpp detail/split_states.hpp detail/tile_stages.hpp
+  detail/token_cache.hpp
   linear.hpp mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
   online_softmax.hpp rotary.hpp)
 set(level_4

@@ -95,6 +95,8 @@ struct AttentionCall {
   /// How many rows the kernels of the row-lane form take at a time.
   Index lanes() const { return matrix_unit == nullptr ? kernels->lanes : MatrixUnit::kColumns; }
   bool has_dropout() const { return dropout_threshold != 0; }
+  /// Whether kernels find keys and values in lists of addresses: those of the row-lane form.
+  bool lists_rows() const { return plan.rows_are_lanes && matrix_unit == nullptr; }
   bool copies_keys() const { return !has_plain_rows<A>(source.keys); }
 
   /// The element offset of a row of the weights that the caller asked for.

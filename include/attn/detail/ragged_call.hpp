@@ -177,7 +177,8 @@ void attend_ragged(CallShapes& shapes, const RaggedCall<A>& ragged, const M& mas
   extra.log_sum_exp = ragged.log_sum_exp;
   check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, extra);
   check_options(shapes, options, static_cast<double>((std::numeric_limits<A>::max)()));
-  for (Index s = 0; ragged.is_cached && s < ragged.sequences(); ++s) {
+  for (Index s = 0; s < ragged.sequences(); ++s) {
+    if (ragged.source.begin[s] == 0) continue;  // all of it is held
     require_held_keys(shapes, describe_sequence(shapes, ragged, s, mask, options));
   }
   const RaggedPlan plan = plan_ragged(shapes, ragged, mask, options);

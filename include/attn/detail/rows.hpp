@@ -200,9 +200,6 @@ struct KeyMap {
   const Index* pages = nullptr;  ///< the page table; batch b's starts at b * page_table_stride
   Index page_table_stride = 0;
 
-  /// Whether key j is row j.
-  bool is_plain() const { return ring == 0 && page_length == 0; }
-
   /// The element offset of key j's row, and how many rows on from there follow at stride.length.
   struct Run {
     Index offset, length;
@@ -271,13 +268,18 @@ struct TileRows {
     }
   }
 
-  /// Fills rows[0 .. keys.size()) with the address of each row.
-  void list(const void** rows) const {
-    for_each_run(keys, 0, [&](const RowRun& run, Index key) {
+  /// Calls f(key, address) for each row of `part`.
+  template <class F>
+  void for_each_row(KeyRange part, const F& f) const {
+    for_each_run(part, 0, [&](const RowRun& run, Index key) {
       for (Index j = 0; j < run.count; ++j) {
-        rows[key - keys.begin + j] = static_cast<const char*>(run.first) + j * run.stride;
+        f(key + j, static_cast<const void*>(static_cast<const char*>(run.first) + j * run.stride));
       }
     });
+  }
+  /// Fills rows[0 .. keys.size()) with the address of each row.
+  void list(const void** rows) const {
+    for_each_row(keys, [&](Index key, const void* row) { rows[key - keys.begin] = row; });
   }
 };
 

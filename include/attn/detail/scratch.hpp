@@ -69,7 +69,7 @@ struct Scratch {
     packed_keys = arena.take<A>(is_matrix ? keys * key_stride(call) : 0);
     packed_values = arena.take<A>(is_matrix ? out_stride(call) * value_stride(call) : 0);
     value_pairs = arena.take<A>(is_matrix ? MatrixUnit::kPairs * call.value_dim : 0);
-    const Index listed = plan.rows_are_lanes ? keys : 0;
+    const Index listed = call.lists_rows() ? keys : 0;
     key_rows = arena.take<const void*>(listed);
     value_rows = arena.take<const void*>(listed);
     ahead_rows = arena.take<const void*>(listed);

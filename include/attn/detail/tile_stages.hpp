@@ -54,10 +54,10 @@ void load_queries(const AttentionCall<A>& call, const RowTile<A>& tile) {
 /// the rows that come after them. Scores and values alternate, which hides the order of either from
 /// the CPU's own prefetching.
 template <class A>
-Prefetch next_rows(const Scratch<A>& scratch, const RowBlock& block, const RowTile<A>& tile,
-                   const TileRows<A>& rows, KeyRange keys) {
+Prefetch next_rows(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
+                   const RowTile<A>& tile, const TileRows<A>& rows, KeyRange keys) {
   const bool is_last = tile.rows.first_row + tile.rows.count == block.first_row + block.count;
-  if (!tile.state.rows_are_lanes || !is_last || keys.end >= rows.end) return {};
+  if (!call.lists_rows() || !is_last || keys.end >= rows.end) return {};
   TileRows<A> next = rows;
   next.copy = nullptr;
   next.keys = {keys.end, (std::min)(rows.end, keys.end + keys.size())};
@@ -332,7 +332,8 @@ void zero_non_finite(A* values, Index count) {
 template <class A>
 void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
                     const TileRows<A>& rows) {
-  const auto add = [&](Index key, const A* value) {
+  rows.for_each_row(weights.keys, [&](Index key, const void* address) {
+    const A* const value = static_cast<const A*>(address);
     for (Index d = 0; d < state.dim; ++d) {
       if (is_finite(value[d])) continue;
       for (Index row = 0; row < weights.rows.count; ++row) {
@@ -340,12 +341,6 @@ void add_non_finite(const OnlineSoftmax<A>& state, const ScoreTile<A>& weights,
         if (bits_of(weight) == 0) continue;
         state.value(row, d) += weight * value[d];
       }
-    }
-  };
-  rows.for_each_run(weights.keys, 0, [&](const RowRun& run, Index key) {
-    for (Index j = 0; j < run.count; ++j) {
-      add(key + j,
-          reinterpret_cast<const A*>(static_cast<const char*>(run.first) + j * run.stride));
     }
   });
 }
