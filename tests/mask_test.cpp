@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/formula.hpp"
+#include "support/oracle.hpp"
 #include "support/tensors.hpp"
 #include "support/throws.hpp"
 
@@ -37,19 +38,23 @@ struct TileMemory {
   std::vector<A> scores;
   ScoreTile<A> tile;
 
-  TileMemory(const RowBlock& rows, KeyRange keys, bool rows_inner) {
+  TileMemory(const RowBlock& rows, KeyRange keys, bool rows_inner, InstructionSet set) {
     const Index row_extent = rows.count + kPadding, key_extent = keys.size() + kPadding;
     scores.resize(static_cast<std::size_t>(row_extent * key_extent));
     for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<A>(i) / 8 - 4;
-    tile = ScoreTile<A>{rows, keys, scores.data(), rows_inner ? 1 : key_extent,
-                        rows_inner ? row_extent : 1};
+    tile = ScoreTile<A>{rows,
+                        keys,
+                        scores.data(),
+                        rows_inner ? 1 : key_extent,
+                        rows_inner ? row_extent : 1,
+                        &detail::kernels<A>(set)};
   }
 };
 
 /// One tile: cover must be true to the formula, and modify and apply must do what it says.
 template <class A>
 void check_tile(const AnyMask& mask, const Formula& formula, const RowBlock& rows, KeyRange keys,
-                bool is_exact) {
+                bool is_exact, InstructionSet set = InstructionSet::best) {
   Index allowed = 0;
   const Index entries = rows.count * keys.size();
   for (Index row = 0; row < rows.count; ++row) {
@@ -68,7 +73,7 @@ void check_tile(const AnyMask& mask, const Formula& formula, const RowBlock& row
     EXPECT_EQ(cover, allowed == 0 ? Cover::none : allowed == entries ? Cover::all : Cover::partial);
   }
   for (const bool rows_inner : {true, false}) {
-    TileMemory<A> memory(rows, keys, rows_inner);
+    TileMemory<A> memory(rows, keys, rows_inner, set);
     const std::vector<A> before = memory.scores;
     mask.modify(memory.tile);
     if (cover != Cover::all) mask.apply(memory.tile, false);
@@ -272,7 +277,8 @@ TEST(Masks, AFiniteBiasNeverDropsAndMinusInfinityDropsEvenNan) {
   bias.fill([&](Index, Index, Index, Index j) { return values[j]; });
   const RowBlock row{0, 1, 0, 1, 0, 0, 1};
   float scores[5] = {1e30f, 2, std::numeric_limits<float>::quiet_NaN(), 3, 4};
-  const ScoreTile<float> tile{row, {0, 5}, scores, 5, 1};
+  const ScoreTile<float> tile{row, {0, 5}, scores,
+                              5,   1,      &detail::kernels<float>(InstructionSet::best)};
   const BiasMask mask = add_bias(bias.view());
   mask.modify(tile);
   mask.apply(tile, false);
@@ -309,6 +315,82 @@ TEST(Masks, AlibiFallsWithTheDistance) {
                          return score - slope * static_cast<A>(std::abs(i + s.offset - j));
                        }),
                        s, true);
+  }
+}
+
+/// Tiles of several blocks and vectors, and what is left over, on every instruction set.
+template <class A>
+void check_large_tiles(const AnyMask& mask, const Formula& formula, Index query_offset) {
+  const RowBlock all{1, 2, 0, 37, query_offset, 0, 74};
+  for (const InstructionSet set : test::instruction_sets()) {
+    SCOPED_TRACE(detail::name_of(set));
+    check_tile<A>(mask, formula, all.slice(0, 37), {0, 80}, false, set);
+    check_tile<A>(mask, formula, all.slice(3, 48), {5, 71}, false, set);  // of both heads
+    check_tile<A>(mask, formula, all.slice(40, 16), {16, 32}, false, set);
+  }
+}
+
+const Shapes kLarge{2, 2, 37, 80, 3};
+
+TEST(Masks, LargeDenseMasksAgreeOnEveryInstructionSet) {
+  for (const test::Layout layout : test::kAllLayouts) {
+    for (const Shape4& shape : broadcast_shapes(kLarge)) {
+      TestTensor<std::uint8_t> bytes(shape, layout);
+      bytes.fill([&](Index b, Index h, Index i, Index j) {
+        return test::uniform(8, test::linear_index(shape, b, h, i, j)) < 0 ? 0 : 1 + i * j % 255;
+      });
+      const auto is_true = [&](Index b, Index h, Index i, Index j) {
+        return broadcast_at(bytes, b, h, i, j) != 0;
+      };
+      const auto is_false = [&](Index b, Index h, Index i, Index j) {
+        return !is_true(b, h, i, j);
+      };
+      check_large_tiles<float>(keep_where(bytes.view()), keeps(is_true), kLarge.offset);
+      check_large_tiles<double>(drop_where(bytes.view()), keeps(is_false), kLarge.offset);
+    }
+  }
+}
+
+template <class T>
+void check_large_biases(test::Layout layout) {
+  for (const Shape4& shape : broadcast_shapes(kLarge)) {
+    TestTensor<T> bias(shape, layout);
+    bias.fill([&](Index b, Index h, Index i, Index j) {
+      const double x = test::uniform(9, test::linear_index(shape, b, h, i, j));
+      return x > 0.6 ? -test::infinity<T>() : test::to<T>(4 * x);
+    });
+    const auto at = [&](Index b, Index h, Index i, Index j) {
+      return static_cast<double>(test::widen(broadcast_at(bias, b, h, i, j)));
+    };
+    const Formula formula =
+        keeps([&](Index b, Index h, Index i, Index j) { return at(b, h, i, j) > -1e300; }) &
+        changes([&](auto score, Index b, Index h, Index i, Index j) {
+          return score + static_cast<decltype(score)>(at(b, h, i, j));
+        });
+    check_large_tiles<float>(add_bias(bias.view()), formula, kLarge.offset);
+    check_large_tiles<double>(add_bias(bias.view()), formula, kLarge.offset);
+  }
+}
+TEST(Masks, LargeBiasesAgreeOnEveryInstructionSet) {
+  for (const test::Layout layout : test::kAllLayouts) check_large_biases<float>(layout);
+  check_large_biases<double>(test::Layout::contiguous);
+  check_large_biases<Eigen::half>(test::Layout::contiguous);
+  check_large_biases<Eigen::half>(test::Layout::permuted);
+  check_large_biases<Eigen::bfloat16>(test::Layout::contiguous);
+}
+
+TEST(Masks, AlibiOfLargeTilesAgreesOnEveryInstructionSet) {
+  const std::vector<double> slopes = {0.25, 0x1p-6};  // products are exact, fused or not
+  // Near the keys, and where float counts in steps of 4.
+  for (const Index offset : {Index{3}, Index{-60}, (Index{1} << 25) + 1, -(Index{1} << 25)}) {
+    const Formula formula = changes([&](auto score, Index, Index h, Index i, Index j) {
+      using A = decltype(score);
+      const Index p = i + offset;
+      return score - static_cast<A>(slopes[static_cast<std::size_t>(h)]) *
+                         static_cast<A>(p > j ? p - j : j - p);
+    });
+    check_large_tiles<float>(alibi(slopes), formula, offset);
+    check_large_tiles<double>(alibi(slopes), formula, offset);
   }
 }
 

@@ -11,7 +11,8 @@
 // and acts on a tile of scores: modify (biases, score functions), then apply (dropped ->
 // -infinity).
 //
-// Masks see tiles, never a micro-kernel: a new mask costs a few small functions, not a new kernel.
+// Masks see tiles: a new one costs a few small functions. Those that are tensors, the dearest, have
+// two kernels of their own (keep_scores and bias_scores of detail/kernel_table.hpp).
 #pragma once
 
 #include <memory>

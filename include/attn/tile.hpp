@@ -81,6 +81,11 @@ struct RowBlock {
   bool crosses_heads() const { return query(0) + count > query_length; }
 };
 
+namespace detail {
+template <class A>
+struct KernelTable;
+}
+
 /// The scores of some rows and keys, in either orientation: one of the strides is 1.
 template <class A>
 struct ScoreTile {
@@ -89,6 +94,7 @@ struct ScoreTile {
   A* scores;         ///< the score of row 0 and key keys.begin
   Index row_stride;  ///< elements
   Index key_stride;
+  const detail::KernelTable<A>* kernels;  ///< of the call
 
   A& operator()(Index row, Index key) const {
     return scores[row * row_stride + (key - keys.begin) * key_stride];
@@ -122,50 +128,6 @@ struct ScoreTile {
 };
 
 namespace detail {
-
-/// Calls f(score, element) for every entry of a tile and the element at its place in a tensor of
-/// (batch, head, query, key), given by its first element and strides (0: broadcast).
-template <class A, class Element, class F>
-void for_each_with(const ScoreTile<A>& tile, const Element* tensor, Index batch_stride,
-                   Index head_stride, Index query_stride, Index key_stride, const F& f) {
-  tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
-    const Element* const first = tensor + tile.rows.batch * batch_stride + head * head_stride +
-                                 query * query_stride + tile.keys.begin * key_stride;
-    A* const scores = &tile(begin, tile.keys.begin);
-    const Index rows = end - begin, keys = tile.keys.size();
-    if (tile.row_stride != 1) {
-      for (Index i = 0; i < rows; ++i) {
-        for (Index j = 0; j < keys; ++j) {
-          f(scores[i * tile.row_stride + j * tile.key_stride],
-            first[i * query_stride + j * key_stride]);
-        }
-      }
-      return;
-    }
-    // Rows are adjacent in the tile, keys mostly in the tensor. Small blocks are turned round in
-    // between: a walk along either's far axis costs several times the arithmetic.
-    constexpr Index kBlock = 16;
-    Element block[kBlock][kBlock] = {};
-    for (Index i = 0; i < rows; i += kBlock) {
-      const Index block_rows = (std::min)(kBlock, rows - i);
-      for (Index j = 0; j < keys; j += kBlock) {
-        const Index block_keys = (std::min)(kBlock, keys - j);
-        for (Index r = 0; r < block_rows; ++r) {
-          const Element* const from = first + (i + r) * query_stride + j * key_stride;
-          for (Index k = 0; k < block_keys; ++k) block[k][r] = from[k * key_stride];
-        }
-        for (Index k = 0; k < block_keys; ++k) {
-          A* const line = scores + (j + k) * tile.key_stride + i;
-          if (block_rows == kBlock) {  // a count that the compiler knows
-            for (Index r = 0; r < kBlock; ++r) f(line[r], block[k][r]);
-          } else {
-            for (Index r = 0; r < block_rows; ++r) f(line[r], block[k][r]);
-          }
-        }
-      }
-    }
-  });
-}
 
 constexpr Index round_up(Index value, Index multiple) {
   return (value + multiple - 1) / multiple * multiple;

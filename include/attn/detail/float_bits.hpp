@@ -6,6 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "attn/config.hpp"
+
 namespace attn {
 namespace detail {
 
@@ -69,13 +71,15 @@ A negative_infinity() {
   return from_bits<A>(negative_infinity_bits<A>());
 }
 
-/// `score` if `keep`, else -infinity. By bits: a branch would be guessed wrong at every random
-/// entry.
+/// Marks `count` scores as those of absent keys.
 template <class A>
-A keep_or_drop(const A& score, bool keep) {
-  using Int = typename FloatBits<A>::Int;
-  const Int kept = Int(0) - static_cast<Int>(keep);
-  return from_bits<A>((bits_of(score) & kept) | (negative_infinity_bits<A>() & ~kept));
+void fill_absent(A* scores, Index count) {
+  const A absent = negative_infinity<A>();
+  constexpr Index kStep = 8;  // a count that compilers turn into vectors at -O2
+  for (; count >= kStep; count -= kStep, scores += kStep) {
+    for (Index i = 0; i < kStep; ++i) scores[i] = absent;
+  }
+  for (Index i = 0; i < count; ++i) scores[i] = absent;
 }
 
 /// `value` as an A; a finite value wider than A becomes A's largest or lowest finite number.

@@ -20,6 +20,8 @@
 #include "attn/detail/kernels/functions.inl"
 #include "attn/detail/kernels/row_lanes.inl"
 #include "attn/detail/kernels/dim_lanes.inl"
+#include "attn/detail/kernels/transpose.inl"
+#include "attn/detail/kernels/score_masks.inl"
 #include "attn/detail/kernels/table.inl"
 #if ATTN_SIMD_X86 == 4 && ATTN_HAS_BF16_DOTS
 #include "attn/detail/kernels/bf16_dots.inl"

@@ -106,6 +106,7 @@ Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, K
     if (seen.empty()) seen = {keys.begin, keys.begin};
     stairs.common = stairs.common & seen;
   }
+  if (stairs.common.size() == keys.size()) stairs.vectors = 0;  // all see all
   // Vectors with no key in common have all their keys behind an empty range.
   if (stairs.common.empty()) stairs.common = {keys.begin, keys.begin};
   return stairs;

@@ -96,7 +96,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     };
     const auto leave_out = [&](KeyRange part, Index first_row, Index count) {
       for (Index key = part.begin; key < part.end; ++key) {
-        std::fill_n(first + (key - keys.begin) * stride + first_row, count, negative_infinity<A>());
+        fill_absent(first + (key - keys.begin) * stride + first_row, count);
       }
     };
     compute(stairs.common, 0, tile.state.rows, ahead);
@@ -110,7 +110,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     if (call.softcap > 0) {
       kernels.softcap(first, keys.size(), tile.state.rows, stride, call.softcap);
     }
-    return {tile.rows, keys, first, 1, stride};
+    return {tile.rows, keys, first, 1, stride, call.kernels};
   }
   const Index stride = Scratch<A>::tile_keys(call);
   const Index before = keys.begin - tile_begin, end = keys.end - tile_begin;
@@ -118,8 +118,8 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
   const auto pad = [&] {
     for (Index row = 0; row < tile.rows.count; ++row) {
       A* const line = scratch.scores + row * stride;
-      std::fill(line, line + before, negative_infinity<A>());
-      std::fill(line + end, line + padded, negative_infinity<A>());
+      fill_absent(line, before);
+      fill_absent(line + end, padded - end);
     }
   };
   pad();
@@ -131,7 +131,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
     pad();
   }
-  return {tile.rows, keys, scratch.scores + before, stride, 1};
+  return {tile.rows, keys, scratch.scores + before, stride, 1, call.kernels};
 }
 
 /// add_values in the matrix form, with the weights rounded to bfloat16.
@@ -278,14 +278,14 @@ void finish_weights(const AttentionCall<A>& call, const Scratch<A>& scratch,
     const Index padded = round_up(keys.size(), call.kernels->lanes);
     A* const line = scratch.scores;
     for (Index i = 0; i < keys.size(); ++i) line[i] = kept[(first + i) * stride];
-    std::fill(line + keys.size(), line + padded, negative_infinity<A>());
+    fill_absent(line + keys.size(), padded - keys.size());
     A max = state.max[state_row], unused_sum = 0, unused_correction = 0;
     call.kernels->dim_softmax(line, padded, 1, padded, &max, &unused_sum, &unused_correction);
     for (Index i = 0; i < keys.size(); ++i) {
       // An absent key's weight is 0 even where the row is NaN.
       line[i] = is_negative_infinity(kept[(first + i) * stride]) ? A(0) : line[i] / divisor;
     }
-    const ScoreTile<A> tile{row, keys, line, padded, 1};
+    const ScoreTile<A> tile{row, keys, line, padded, 1, call.kernels};
     if (call.has_dropout()) apply_dropout(call, tile);
     keep_scores(call, tile);
   }

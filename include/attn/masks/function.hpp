@@ -9,6 +9,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/float_bits.hpp"
+#include "attn/detail/kernel_table.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/tile.hpp"
 
@@ -48,17 +49,17 @@ class AlibiMask : public Mask {
   bool modifies() const { return true; }
   template <class A>
   void modify(const ScoreTile<A>& tile) const {
-    Index known_head = -1;
-    A slope = 0;
-    tile.for_each([&](A& score, const ScorePosition& at) {
-      if (at.head != known_head) {
-        known_head = at.head;
-        slope = static_cast<A>(uses_default_ ? detail::alibi_slope(at.head, tile.rows.num_heads)
-                                             : slopes_[at.head]);
+    const Index keys = tile.keys.size();
+    tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+      const A slope = static_cast<A>(uses_default_ ? detail::alibi_slope(head, tile.rows.num_heads)
+                                                   : slopes_[head]);
+      const Index distance = query + tile.rows.query_offset - tile.keys.begin;
+      A* const scores = &tile(begin, tile.keys.begin);
+      if (tile.row_stride == 1) {
+        tile.kernels->slope_scores(scores, keys, end - begin, tile.key_stride, distance, slope);
+      } else {
+        tile.kernels->slope_scores(scores, end - begin, keys, tile.row_stride, -distance, slope);
       }
-      const Index distance =
-          at.key > at.query_position ? at.key - at.query_position : at.query_position - at.key;
-      score -= slope * static_cast<A>(distance);
     });
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {

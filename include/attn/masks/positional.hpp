@@ -42,7 +42,6 @@ struct Band {
   }
   template <class A>
   void apply(const ScoreTile<A>& tile) const {
-    const A dropped = negative_infinity<A>();
     const KeyRange keys = tile.keys;
     tile.rows.for_each_run([&](Index begin, Index end, Index, Index query) {
       const Index position = query + tile.rows.query_offset;
@@ -52,8 +51,8 @@ struct Band {
           const Index low = clamp(key - right - position, end - begin);
           const Index high = clamp(key + left + 1 - position, end - begin);
           A* const line = &tile(begin, key);
-          for (Index i = 0; i < low; ++i) line[i] = dropped;
-          for (Index i = (std::max)(low, high); i < end - begin; ++i) line[i] = dropped;
+          fill_absent(line, low);
+          fill_absent(line + (std::max)(low, high), end - begin - (std::max)(low, high));
         }
       } else {
         for (Index row = begin; row < end; ++row) {
@@ -61,10 +60,8 @@ struct Band {
           const Index low = clamp(at - left - keys.begin, keys.size());
           const Index high = clamp(at + right + 1 - keys.begin, keys.size());
           A* const line = &tile(row, keys.begin);
-          for (Index j = 0; j < low; ++j) line[j * tile.key_stride] = dropped;
-          for (Index j = (std::max)(low, high); j < keys.size(); ++j) {
-            line[j * tile.key_stride] = dropped;
-          }
+          fill_absent(line, low);
+          fill_absent(line + (std::max)(low, high), keys.size() - (std::max)(low, high));
         }
       }
     });

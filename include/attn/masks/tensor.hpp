@@ -1,17 +1,89 @@
 // attn/masks/tensor.hpp - level 3: masks and biases that are tensors of the shape of the scores.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/float_bits.hpp"
+#include "attn/detail/micro_kernels.hpp"
+#include "attn/detail/rows.hpp"
 #include "attn/detail/tensor_ref.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/tensor.hpp"
 #include "attn/tile.hpp"
 
 namespace attn {
+namespace detail {
+
+/// Calls f(scores, lines, count, stride, elements) for the parts of a tile, lines of adjacent
+/// scores, and the elements at their places in a tensor of (batch, head, query, key), given by its
+/// first element and strides (0: broadcast).
+template <class A, class Element, class F>
+void for_each_with(const ScoreTile<A>& tile, const Element* tensor, const Stride4& stride,
+                   const F& f) {
+  const Index keys = tile.keys.size();
+  tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    const Element* const first = tensor + tile.rows.batch * stride.batch + head * stride.heads +
+                                 query * stride.length + tile.keys.begin * stride.dim;
+    A* const scores = &tile(begin, tile.keys.begin);
+    if (tile.row_stride == 1) {
+      f(scores, keys, end - begin, tile.key_stride,
+        ScoreElements<Element>{first, stride.dim, stride.length});
+    } else {
+      f(scores, end - begin, keys, tile.row_stride,
+        ScoreElements<Element>{first, stride.length, stride.dim});
+    }
+  });
+}
+
+/// out[i] = in[i * stride]; what is finite, but too wide for A, becomes its largest or lowest
+/// number.
+template <class A, class T>
+void load_biases(const T* in, Index stride, Index count, A* out, const WidenTable& widen) {
+  if constexpr (std::is_same_v<T, double>) {
+    for (Index i = 0; i < count; ++i) out[i] = clamp_to<A>(in[i * stride]);
+  } else {
+    load_elements(in, stride, count, out, widen);
+  }
+}
+
+/// Calls f(line, entry, lines, count, biases) for blocks of biases, converted to A.
+template <class A, class T, class F>
+void with_converted(Index lines, Index count, const ScoreElements<T>& biases,
+                    const WidenTable& widen, const F& f) {
+  if constexpr (std::is_same_v<T, A>) {
+    f(0, 0, lines, count, biases);
+  } else {
+    // Along the axis that is inner in the tensor, mostly the keys'.
+    constexpr Index kInner = 64, kOuter = 16;
+    A block[kOuter * kInner];
+    const bool lines_are_inner = biases.line_stride == 1;
+    const Index outer_stride = lines_are_inner ? biases.entry_stride : biases.line_stride;
+    const Index inner_stride = lines_are_inner ? biases.line_stride : biases.entry_stride;
+    const Index outer_count = lines_are_inner ? count : lines;
+    const Index inner_count = lines_are_inner ? lines : count;
+    for (Index outer = 0; outer < outer_count; outer += kOuter) {
+      const Index outer_size = (std::min)(kOuter, outer_count - outer);
+      for (Index inner = 0; inner < inner_count; inner += kInner) {
+        const Index inner_size = (std::min)(kInner, inner_count - inner);
+        const T* const first = biases.first + outer * outer_stride + inner * inner_stride;
+        for (Index i = 0; i < outer_size; ++i) {
+          load_biases(first + i * outer_stride, inner_stride, inner_size, block + i * kInner,
+                      widen);
+        }
+        if (lines_are_inner) {
+          f(inner, outer, inner_size, outer_size, ScoreElements<A>{block, 1, kInner});
+        } else {
+          f(outer, inner, outer_size, inner_size, ScoreElements<A>{block, kInner, 1});
+        }
+      }
+    }
+  }
+}
+
+}  // namespace detail
 
 /// A boolean tensor [B|1, Hq|1, Sq|1, Sk|1]; elements that are not zero are true.
 class DenseMask : public Mask {
@@ -33,11 +105,11 @@ class DenseMask : public Mask {
   Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   template <class A>
   void apply(const ScoreTile<A>& tile, bool) const {
-    const bool keeps = keeps_;
-    detail::for_each_with(tile, bytes_, stride_.batch, stride_.heads, stride_.length, stride_.dim,
-                          [keeps](A& score, unsigned char element) {
-                            score = detail::keep_or_drop(score, (element != 0) == keeps);
-                          });
+    detail::for_each_with(
+        tile, bytes_, stride_,
+        [&](A* scores, Index lines, Index count, Index stride, const auto& elements) {
+          tile.kernels->keep_scores(scores, lines, count, stride, elements, keeps_);
+        });
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     checker.check_score_view(name_, given_);
@@ -103,16 +175,11 @@ class BiasMask : public Mask {
   bool modifies() const { return true; }
   template <class A>
   void modify(const ScoreTile<A>& tile) const {
-    for_each_bias(tile, [](A& score, A bias) {
-      score = detail::keep_or_drop(score + bias, !detail::is_negative_infinity(bias));
-    });
+    apply_bias(tile, true);
   }
   template <class A>
   void apply(const ScoreTile<A>& tile, bool modified_later) const {
-    if (!modified_later) return;  // modify() has left -infinity there
-    for_each_bias(tile, [](A& score, A bias) {
-      score = detail::keep_or_drop(score, !detail::is_negative_infinity(bias));
-    });
+    if (modified_later) apply_bias(tile, false);  // else modify() has left -infinity there
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     checker.check_score_view("add_bias bias", view_);
@@ -123,20 +190,21 @@ class BiasMask : public Mask {
     return at.batch * stride_.batch + at.head * stride_.heads + at.query * stride_.length +
            at.key * stride_.dim;
   }
-  template <class A, class F>
-  void for_each_bias(const ScoreTile<A>& tile, const F& f) const {
+  template <class A>
+  void apply_bias(const ScoreTile<A>& tile, bool adds) const {
+    const detail::KernelTable<A>& kernels = *tile.kernels;
     detail::visit_element(view_.type, [&](auto* type) {
-      using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
-      const auto convert = [](const T& bias) {
-        if constexpr (std::is_same_v<T, double>) {
-          return detail::clamp_to<A>(bias);
-        } else {
-          return static_cast<A>(static_cast<float>(bias));
-        }
+      const auto apply = [&](A* scores, Index lines, Index count, Index stride,
+                             const auto& elements) {
+        const auto apply_block = [&](Index line, Index entry, Index block_lines, Index block_count,
+                                     const detail::ScoreElements<A>& biases) {
+          kernels.bias_scores(scores + line * stride + entry, block_lines, block_count, stride,
+                              biases, adds);
+        };
+        detail::with_converted<A>(lines, count, elements, detail::widening(kernels.set),
+                                  apply_block);
       };
-      detail::for_each_with(tile, static_cast<const T*>(view_.data), stride_.batch, stride_.heads,
-                            stride_.length, stride_.dim,
-                            [&](A& score, const T& bias) { f(score, convert(bias)); });
+      detail::for_each_with(tile, static_cast<decltype(type)>(view_.data), stride_, apply);
     });
   }
 

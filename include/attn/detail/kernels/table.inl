@@ -16,63 +16,6 @@ void softcap(A* x, Index lines, Index count, Index stride, A cap) {
   }
 }
 
-// Blocks of 16-byte vectors, in every copy: shuffles across wider vectors cost more than they save.
-typedef float Float4 __attribute__((vector_size(16)));
-typedef float Float4At __attribute__((vector_size(16), aligned(4), may_alias));
-typedef double Double2 __attribute__((vector_size(16)));
-typedef double Double2At __attribute__((vector_size(16), aligned(8), may_alias));
-#if defined(__clang__)
-#define ATTN_SHUFFLE4(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#define ATTN_SHUFFLE2(a, b, i, j) __builtin_shufflevector(a, b, i, j)
-#else
-#define ATTN_SHUFFLE4(a, b, i, j, k, l) __builtin_shuffle(a, b, Int32x4{i, j, k, l})
-#define ATTN_SHUFFLE2(a, b, i, j) __builtin_shuffle(a, b, Int64x2{i, j})
-typedef std::int32_t Int32x4 __attribute__((vector_size(16)));
-typedef std::int64_t Int64x2 __attribute__((vector_size(16)));
-#endif
-
-ATTN_SIMD_INLINE void transpose_block(const float* from, Index from_stride, float* to,
-                                      Index to_stride) {
-  const Float4 a = *reinterpret_cast<const Float4At*>(from);
-  const Float4 b = *reinterpret_cast<const Float4At*>(from + from_stride);
-  const Float4 c = *reinterpret_cast<const Float4At*>(from + 2 * from_stride);
-  const Float4 d = *reinterpret_cast<const Float4At*>(from + 3 * from_stride);
-  const Float4 ab_low = ATTN_SHUFFLE4(a, b, 0, 4, 1, 5), ab_high = ATTN_SHUFFLE4(a, b, 2, 6, 3, 7);
-  const Float4 cd_low = ATTN_SHUFFLE4(c, d, 0, 4, 1, 5), cd_high = ATTN_SHUFFLE4(c, d, 2, 6, 3, 7);
-  *reinterpret_cast<Float4At*>(to) = ATTN_SHUFFLE4(ab_low, cd_low, 0, 1, 4, 5);
-  *reinterpret_cast<Float4At*>(to + to_stride) = ATTN_SHUFFLE4(ab_low, cd_low, 2, 3, 6, 7);
-  *reinterpret_cast<Float4At*>(to + 2 * to_stride) = ATTN_SHUFFLE4(ab_high, cd_high, 0, 1, 4, 5);
-  *reinterpret_cast<Float4At*>(to + 3 * to_stride) = ATTN_SHUFFLE4(ab_high, cd_high, 2, 3, 6, 7);
-}
-ATTN_SIMD_INLINE void transpose_block(const double* from, Index from_stride, double* to,
-                                      Index to_stride) {
-  const Double2 a = *reinterpret_cast<const Double2At*>(from);
-  const Double2 b = *reinterpret_cast<const Double2At*>(from + from_stride);
-  *reinterpret_cast<Double2At*>(to) = ATTN_SHUFFLE2(a, b, 0, 2);
-  *reinterpret_cast<Double2At*>(to + to_stride) = ATTN_SHUFFLE2(a, b, 1, 3);
-}
-#undef ATTN_SHUFFLE4
-#undef ATTN_SHUFFLE2
-
-template <class A>
-void transpose(const A* from, Index from_stride, Index rows, Index columns, A* to,
-               Index to_stride) {
-  constexpr Index kBlock = 16 / sizeof(A);
-  for (Index r = 0; r < rows; r += kBlock) {
-    Index c = 0;
-    if (r + kBlock <= rows) {
-      for (; c + kBlock <= columns; c += kBlock) {
-        transpose_block(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
-      }
-    }
-    for (; c < columns; ++c) {
-      for (Index i = r; i < rows && i < r + kBlock; ++i) {
-        to[c * to_stride + i] = from[i * from_stride + c];
-      }
-    }
-  }
-}
-
 template <class A>
 bool all_finite(const A* x, Index lines, Index count, Index stride) {
   using S = Simd<A>;
@@ -95,10 +38,11 @@ inline constexpr FewRowKernels<A> kFewRows = {dim_scores<A, Element>, dim_accumu
 template <class A>
 const KernelTable<A>& kernel_table() {
   static constexpr KernelTable<A> table = {
-      ATTN_SIMD_SET, Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
-      row_scores<A>, row_softmax<A>,  row_accumulate<A>,
-      row_divide<A>, &kFewRows<A, A>, dim_softmax<A>,
-      softcap<A>,    transpose<A>,    all_finite<A>};
+      ATTN_SIMD_SET,   Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
+      row_scores<A>,   row_softmax<A>,  row_accumulate<A>,
+      row_divide<A>,   &kFewRows<A, A>, dim_softmax<A>,
+      softcap<A>,      keep_scores<A>,  bias_scores<A>,
+      slope_scores<A>, transpose<A>,    all_finite<A>};
   return table;
 }
 
