@@ -42,12 +42,8 @@ struct TileMemory {
     const Index row_extent = rows.count + kPadding, key_extent = keys.size() + kPadding;
     scores.resize(static_cast<std::size_t>(row_extent * key_extent));
     for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<A>(i) / 8 - 4;
-    tile = ScoreTile<A>{rows,
-                        keys,
-                        scores.data(),
-                        rows_inner ? 1 : key_extent,
-                        rows_inner ? row_extent : 1,
-                        &detail::kernels<A>(set)};
+    tile = ScoreTile<A>{
+        rows, keys, scores.data(), rows_inner ? 1 : key_extent, rows_inner ? row_extent : 1, set};
   }
 };
 
@@ -277,8 +273,7 @@ TEST(Masks, AFiniteBiasNeverDropsAndMinusInfinityDropsEvenNan) {
   bias.fill([&](Index, Index, Index, Index j) { return values[j]; });
   const RowBlock row{0, 1, 0, 1, 0, 0, 1};
   float scores[5] = {1e30f, 2, std::numeric_limits<float>::quiet_NaN(), 3, 4};
-  const ScoreTile<float> tile{row, {0, 5}, scores,
-                              5,   1,      &detail::kernels<float>(InstructionSet::best)};
+  const ScoreTile<float> tile{row, {0, 5}, scores, 5, 1, InstructionSet::best};
   const BiasMask mask = add_bias(bias.view());
   mask.modify(tile);
   mask.apply(tile, false);

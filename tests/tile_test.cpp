@@ -86,9 +86,12 @@ TEST(ScoreTile, VisitsEveryEntryOnceInBothOrientations) {
   const Index padded_rows = 9, padded_keys = 8;
   for (const bool rows_inner : {true, false}) {
     std::vector<float> memory(static_cast<std::size_t>(padded_rows * padded_keys));
-    const ScoreTile<float> tile{
-        rows,   keys, memory.data(), rows_inner ? 1 : padded_keys, rows_inner ? padded_rows : 1,
-        nullptr};
+    const ScoreTile<float> tile{rows,
+                                keys,
+                                memory.data(),
+                                rows_inner ? 1 : padded_keys,
+                                rows_inner ? padded_rows : 1,
+                                InstructionSet::best};
     tile.for_each([&](float& score, const ScorePosition& at) {
       const Index row = (at.head - 6) * 4 + at.query - 2;
       ASSERT_GE(row, 0);

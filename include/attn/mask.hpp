@@ -12,7 +12,7 @@
 // -infinity).
 //
 // Masks see tiles: a new one costs a few small functions. Those that are tensors, the dearest, have
-// two kernels of their own (keep_scores and bias_scores of detail/kernel_table.hpp).
+// kernels of their own, as ALiBi has (MaskKernels in detail/kernel_table.hpp).
 #pragma once
 
 #include <memory>

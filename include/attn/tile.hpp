@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "attn/config.hpp"
+#include "attn/detail/simd.hpp"
 
 namespace attn {
 
@@ -81,11 +82,6 @@ struct RowBlock {
   bool crosses_heads() const { return query(0) + count > query_length; }
 };
 
-namespace detail {
-template <class A>
-struct KernelTable;
-}
-
 /// The scores of some rows and keys, in either orientation: one of the strides is 1.
 template <class A>
 struct ScoreTile {
@@ -94,7 +90,7 @@ struct ScoreTile {
   A* scores;         ///< the score of row 0 and key keys.begin
   Index row_stride;  ///< elements
   Index key_stride;
-  const detail::KernelTable<A>* kernels;  ///< of the call
+  InstructionSet instruction_set;  ///< of the call
 
   A& operator()(Index row, Index key) const {
     return scores[row * row_stride + (key - keys.begin) * key_stride];

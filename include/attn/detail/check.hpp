@@ -153,7 +153,7 @@ void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
                        const FirstHeld& first_held) {
   const auto sees = [&](const RowBlock& row, Index key) {
     A score = 0;
-    const ScoreTile<A> tile{row, KeyRange{key, key + 1}, &score, 1, 1, call.kernels};
+    const ScoreTile<A> tile{row, KeyRange{key, key + 1}, &score, 1, 1, call.kernels->set};
     const Cover cover = call.mask.cover(row, tile.keys);
     if (cover == Cover::partial) call.mask.apply(tile);
     return cover != Cover::none && !is_negative_infinity(score);

@@ -43,14 +43,6 @@ struct RowRun {
   std::uintptr_t ahead = 0;
 };
 
-/// The elements of a mask or bias at the places of some scores: entry i of line l has
-/// first[l * line_stride + i * entry_stride].
-template <class Element>
-struct ScoreElements {
-  const Element* first;
-  Index line_stride, entry_stride;
-};
-
 /// Elements of 16 bits, whatever class stores them.
 struct __attribute__((may_alias)) HalfBits {
   std::uint16_t bits;
@@ -114,15 +106,6 @@ struct KernelTable {
 
   /// x = cap * tanh(x / cap)
   void (*softcap)(A* x, Index lines, Index count, Index stride, A cap);
-  /// A score whose byte is 0 (`keeps`), or is not (else), becomes -infinity. Any count.
-  void (*keep_scores)(A* scores, Index lines, Index count, Index stride,
-                      const ScoreElements<unsigned char>& mask, bool keeps);
-  /// A score whose bias is -infinity becomes that; the others grow by theirs, if it `adds`. Any
-  /// count.
-  void (*bias_scores)(A* scores, Index lines, Index count, Index stride,
-                      const ScoreElements<A>& bias, bool adds);
-  /// The score of line l, entry i falls by slope * |distance + i - l|. Any count.
-  void (*slope_scores)(A* scores, Index lines, Index count, Index stride, Index distance, A slope);
   /// to[c][r] = from[r][c] for rows x columns.
   void (*transpose)(const A* from, Index from_stride, Index rows, Index columns, A* to,
                     Index to_stride);
@@ -134,6 +117,30 @@ struct KernelTable {
 /// has such tensors compiles them: TensorRef refers to them.
 template <class Bits>
 const FewRowKernels<float>& few_row_kernels(InstructionSet set);
+
+/// The elements of a mask or bias at the places of some scores: entry i of line l has
+/// first[l * line_stride + i * entry_stride].
+template <class Element>
+struct ScoreElements {
+  const Element* first;
+  Index line_stride, entry_stride;
+};
+
+/// What masks do to lines of `count` adjacent scores, `stride` apart. Only a program that has such
+/// masks compiles them.
+template <class A>
+struct MaskKernels {
+  /// A score whose byte is 0 (`keeps`), or is not (else), becomes -infinity.
+  void (*keep_scores)(A* scores, Index lines, Index count, Index stride,
+                      const ScoreElements<unsigned char>& mask, bool keeps);
+  /// A score whose bias is -infinity becomes that; the others grow by theirs, if it `adds`.
+  void (*bias_scores)(A* scores, Index lines, Index count, Index stride,
+                      const ScoreElements<A>& bias, bool adds);
+  /// The score of line l, entry i falls by slope * |distance + i - l|.
+  void (*slope_scores)(A* scores, Index lines, Index count, Index stride, Index distance, A slope);
+};
+template <class A>
+const MaskKernels<A>& mask_kernels(InstructionSet set);
 
 /// Between 16-bit storage and float.
 struct WidenTable {

@@ -124,43 +124,38 @@
 namespace attn {
 namespace detail {
 
-/// The table of an instruction set that is available.
+/// f(copy) for the copy of the kernels whose instruction set is `set`, which is available.
+template <class F>
+const auto& with_copy(InstructionSet set, const F& f) {
+#if ATTN_X86_TABLES
+  if (set == InstructionSet::best) set = active_instruction_set();
+  if (set == InstructionSet::avx512) return f(ATTN_SIMD_COPY(kernels_avx512)::Copy());
+  if (set == InstructionSet::avx2) return f(ATTN_SIMD_COPY(kernels_avx2)::Copy());
+  return f(ATTN_SIMD_COPY(kernels_sse2)::Copy());
+#else
+  (void)set;
+  return f(ATTN_SIMD_COPY(kernels_generic)::Copy());
+#endif
+}
+
 template <class A>
 const KernelTable<A>& kernels(InstructionSet set) {
-#if ATTN_X86_TABLES
-  if (set == InstructionSet::best) set = active_instruction_set();
-  if (set == InstructionSet::avx512) return ATTN_SIMD_COPY(kernels_avx512)::kernel_table<A>();
-  if (set == InstructionSet::avx2) return ATTN_SIMD_COPY(kernels_avx2)::kernel_table<A>();
-  return ATTN_SIMD_COPY(kernels_sse2)::kernel_table<A>();
-#else
-  (void)set;
-  return ATTN_SIMD_COPY(kernels_generic)::kernel_table<A>();
-#endif
+  return with_copy(
+      set, [](auto copy) -> auto& { return copy.template kernels<A>(); });
 }
-
 template <class Bits>
 const FewRowKernels<float>& few_row_kernels(InstructionSet set) {
-#if ATTN_X86_TABLES
-  if (set == InstructionSet::best) set = active_instruction_set();
-  if (set == InstructionSet::avx512) return ATTN_SIMD_COPY(kernels_avx512)::kFewRows<float, Bits>;
-  if (set == InstructionSet::avx2) return ATTN_SIMD_COPY(kernels_avx2)::kFewRows<float, Bits>;
-  return ATTN_SIMD_COPY(kernels_sse2)::kFewRows<float, Bits>;
-#else
-  (void)set;
-  return ATTN_SIMD_COPY(kernels_generic)::kFewRows<float, Bits>;
-#endif
+  return with_copy(
+      set, [](auto copy) -> auto& { return copy.template few_rows<Bits>(); });
 }
-
+template <class A>
+const MaskKernels<A>& mask_kernels(InstructionSet set) {
+  return with_copy(
+      set, [](auto copy) -> auto& { return copy.template masks<A>(); });
+}
 inline const WidenTable& widening(InstructionSet set) {
-#if ATTN_X86_TABLES
-  if (set == InstructionSet::best) set = active_instruction_set();
-  if (set == InstructionSet::avx512) return ATTN_SIMD_COPY(kernels_avx512)::widen_table();
-  if (set == InstructionSet::avx2) return ATTN_SIMD_COPY(kernels_avx2)::widen_table();
-  return ATTN_SIMD_COPY(kernels_sse2)::widen_table();
-#else
-  (void)set;
-  return ATTN_SIMD_COPY(kernels_generic)::widen_table();
-#endif
+  return with_copy(
+      set, [](auto copy) -> auto& { return copy.widening(); });
 }
 
 /// Vectors that multiply pairs of bfloat16 (AVX512_BF16), or null where the CPU lacks them.

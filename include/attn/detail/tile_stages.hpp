@@ -110,7 +110,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     if (call.softcap > 0) {
       kernels.softcap(first, keys.size(), tile.state.rows, stride, call.softcap);
     }
-    return {tile.rows, keys, first, 1, stride, call.kernels};
+    return {tile.rows, keys, first, 1, stride, call.kernels->set};
   }
   const Index stride = Scratch<A>::tile_keys(call);
   const Index before = keys.begin - tile_begin, end = keys.end - tile_begin;
@@ -131,7 +131,7 @@ ScoreTile<A> compute_scores(const AttentionCall<A>& call, const Scratch<A>& scra
     kernels.softcap(scratch.scores, tile.rows.count, padded, stride, call.softcap);
     pad();
   }
-  return {tile.rows, keys, scratch.scores + before, stride, 1, call.kernels};
+  return {tile.rows, keys, scratch.scores + before, stride, 1, call.kernels->set};
 }
 
 /// add_values in the matrix form, with the weights rounded to bfloat16.
@@ -285,7 +285,7 @@ void finish_weights(const AttentionCall<A>& call, const Scratch<A>& scratch,
       // An absent key's weight is 0 even where the row is NaN.
       line[i] = is_negative_infinity(kept[(first + i) * stride]) ? A(0) : line[i] / divisor;
     }
-    const ScoreTile<A> tile{row, keys, line, padded, 1, call.kernels};
+    const ScoreTile<A> tile{row, keys, line, padded, 1, call.kernels->set};
     if (call.has_dropout()) apply_dropout(call, tile);
     keep_scores(call, tile);
   }

@@ -9,7 +9,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/float_bits.hpp"
-#include "attn/detail/kernel_table.hpp"
+#include "attn/detail/micro_kernels.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/tile.hpp"
 
@@ -49,6 +49,7 @@ class AlibiMask : public Mask {
   bool modifies() const { return true; }
   template <class A>
   void modify(const ScoreTile<A>& tile) const {
+    const auto& kernels = detail::mask_kernels<A>(tile.instruction_set);
     const Index keys = tile.keys.size();
     tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
       const A slope = static_cast<A>(uses_default_ ? detail::alibi_slope(head, tile.rows.num_heads)
@@ -56,9 +57,9 @@ class AlibiMask : public Mask {
       const Index distance = query + tile.rows.query_offset - tile.keys.begin;
       A* const scores = &tile(begin, tile.keys.begin);
       if (tile.row_stride == 1) {
-        tile.kernels->slope_scores(scores, keys, end - begin, tile.key_stride, distance, slope);
+        kernels.slope_scores(scores, keys, end - begin, tile.key_stride, distance, slope);
       } else {
-        tile.kernels->slope_scores(scores, end - begin, keys, tile.row_stride, -distance, slope);
+        kernels.slope_scores(scores, end - begin, keys, tile.row_stride, -distance, slope);
       }
     });
   }

@@ -105,10 +105,11 @@ class DenseMask : public Mask {
   Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   template <class A>
   void apply(const ScoreTile<A>& tile, bool) const {
+    const auto& kernels = detail::mask_kernels<A>(tile.instruction_set);
     detail::for_each_with(
         tile, bytes_, stride_,
         [&](A* scores, Index lines, Index count, Index stride, const auto& elements) {
-          tile.kernels->keep_scores(scores, lines, count, stride, elements, keeps_);
+          kernels.keep_scores(scores, lines, count, stride, elements, keeps_);
         });
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
@@ -192,7 +193,7 @@ class BiasMask : public Mask {
   }
   template <class A>
   void apply_bias(const ScoreTile<A>& tile, bool adds) const {
-    const detail::KernelTable<A>& kernels = *tile.kernels;
+    const auto& kernels = detail::mask_kernels<A>(tile.instruction_set);
     detail::visit_element(view_.type, [&](auto* type) {
       const auto apply = [&](A* scores, Index lines, Index count, Index stride,
                              const auto& elements) {
@@ -201,7 +202,7 @@ class BiasMask : public Mask {
           kernels.bias_scores(scores + line * stride + entry, block_lines, block_count, stride,
                               biases, adds);
         };
-        detail::with_converted<A>(lines, count, elements, detail::widening(kernels.set),
+        detail::with_converted<A>(lines, count, elements, detail::widening(tile.instruction_set),
                                   apply_block);
       };
       detail::for_each_with(tile, static_cast<decltype(type)>(view_.data), stride_, apply);

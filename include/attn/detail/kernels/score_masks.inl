@@ -7,17 +7,29 @@ namespace ATTN_SIMD_NAMESPACE {
 
 constexpr Index kMaskBlock = 16;
 
-template <class A>
-ATTN_SIMD_INLINE void turn_block(const A* from, Index from_stride, A (*to)[kMaskBlock]) {
-  for (Index r = 0; r < kMaskBlock; r += kBlockRows<A>) {
-    for (Index c = 0; c < kMaskBlock; c += kBlockColumns<A>) {
-      transpose_block(from + r * from_stride + c, from_stride, to[c] + r, kMaskBlock);
+/// to[c][r] = from[r][c] for a block.
+template <class Element>
+ATTN_SIMD_INLINE void turn_block(const Element* from, Index from_stride,
+                                 Element (*to)[kMaskBlock]) {
+  using L = Line<Element>;
+  if constexpr (sizeof(Element) == 1) {
+    typename L::Vec x[kMaskBlock];
+    ATTN_SIMD_UNROLL
+    for (Index i = 0; i < kMaskBlock; ++i) {
+      x[i] = *reinterpret_cast<const typename L::VecAt*>(from + i * from_stride);
+    }
+    turn<Element>(x);
+    ATTN_SIMD_UNROLL
+    for (Index i = 0; i < kMaskBlock; ++i) {
+      *reinterpret_cast<typename L::VecAt*>(to[i]) = x[i];
+    }
+  } else {
+    for (Index r = 0; r < kMaskBlock; r += kBlockRows<Element>) {
+      for (Index c = 0; c < kMaskBlock; c += kBlockColumns<Element>) {
+        transpose_block(from + r * from_stride + c, from_stride, to[c] + r, kMaskBlock);
+      }
     }
   }
-}
-ATTN_SIMD_INLINE void turn_block(const unsigned char* from, Index from_stride,
-                                 unsigned char (*to)[kMaskBlock]) {
-  transpose_bytes(from, from_stride, to);
 }
 
 /// Calls f(scores, elements, count) for pieces of lines of scores, up to kMaskBlock long, and the

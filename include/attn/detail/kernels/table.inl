@@ -35,17 +35,6 @@ bool all_finite(const A* x, Index lines, Index count, Index stride) {
 template <class A, class Element>
 inline constexpr FewRowKernels<A> kFewRows = {dim_scores<A, Element>, dim_accumulate<A, Element>};
 
-template <class A>
-const KernelTable<A>& kernel_table() {
-  static constexpr KernelTable<A> table = {
-      ATTN_SIMD_SET,   Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
-      row_scores<A>,   row_softmax<A>,  row_accumulate<A>,
-      row_divide<A>,   &kFewRows<A, A>, dim_softmax<A>,
-      softcap<A>,      keep_scores<A>,  bias_scores<A>,
-      slope_scores<A>, transpose<A>,    all_finite<A>};
-  return table;
-}
-
 template <class Bits>
 void widen(const Bits* from, float* to, Index count) {
   constexpr Index kLanes = Simd<float>::kLanes;
@@ -92,11 +81,32 @@ void pair_bfloat16(const float* from, Index lines, Index count, Index from_strid
   }
 }
 
-inline const WidenTable& widen_table() {
-  static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16<true>,
-                                       pair_bfloat16<false>};
-  return table;
-}
+/// The tables of this copy.
+struct Copy {
+  template <class A>
+  static const KernelTable<A>& kernels() {
+    static constexpr KernelTable<A> table = {
+        ATTN_SIMD_SET, Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
+        row_scores<A>, row_softmax<A>,  row_accumulate<A>,
+        row_divide<A>, &kFewRows<A, A>, dim_softmax<A>,
+        softcap<A>,    transpose<A>,    all_finite<A>};
+    return table;
+  }
+  template <class Bits>
+  static const FewRowKernels<float>& few_rows() {
+    return kFewRows<float, Bits>;
+  }
+  template <class A>
+  static const MaskKernels<A>& masks() {
+    static constexpr MaskKernels<A> table = {keep_scores<A>, bias_scores<A>, slope_scores<A>};
+    return table;
+  }
+  static const WidenTable& widening() {
+    static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16<true>,
+                                         pair_bfloat16<false>};
+    return table;
+  }
+};
 
 }  // namespace ATTN_SIMD_NAMESPACE
 }  // namespace detail

@@ -142,17 +142,6 @@ void transpose(const A* from, Index from_stride, Index rows, Index columns, A* t
   }
 }
 
-/// to[c][r] = from[r][c] for 16 x 16 bytes.
-ATTN_SIMD_INLINE void transpose_bytes(const unsigned char* from, Index from_stride,
-                                      unsigned char (*to)[16]) {
-  using L = Line<unsigned char>;
-  L::Vec x[16];
-  ATTN_SIMD_UNROLL
-  for (Index i = 0; i < 16; ++i) x[i] = *reinterpret_cast<const L::VecAt*>(from + i * from_stride);
-  turn<unsigned char>(x);
-  ATTN_SIMD_UNROLL
-  for (Index i = 0; i < 16; ++i) *reinterpret_cast<L::VecAt*>(to[i]) = x[i];
-}
 #undef ATTN_LINE_BYTES
 
 }  // namespace ATTN_SIMD_NAMESPACE
