@@ -27,24 +27,36 @@ struct ExpConstants<double> {
   static constexpr double kLowest = -700.0;  // 2^-1009.9: weights are right down to 2^-1000
 };
 
-/// e^x for x of at most about 88, exactly 0 below kLowest (-infinity too), NaN for NaN.
-/// Relative error: (2 + |x| / 2) epsilon.
-template <class A, class Vec = typename Simd<A>::Vec>
-ATTN_SIMD_INLINE Vec exp_below(Vec x) {
+/// Turns x to e^x, for x of at most about 88; exactly 0 below kLowest (-infinity too), NaN for NaN.
+/// Relative error: (2 + |x| / 2) epsilon. Step by step for all of kCount vectors: GCC puts one
+/// vector's steps behind another's otherwise, which takes 5 (AVX-512) to 17 % (SSE2) longer.
+template <class A, unsigned kCount, class Vec = typename Simd<A>::Vec>
+ATTN_SIMD_INLINE void exp_each(Vec* x) {
   using C = ExpConstants<A>;
   const Vec lowest = broadcast(C::kLowest);
-  const auto is_zero = less(x, lowest);
-  x = maximum(lowest, x);  // NaN stays: the second operand wins
-  const Vec t = x * broadcast(C::kLog2E);
-  const Vec n = round_to_nearest(t);
-  const Vec r = multiply_add(x, broadcast(C::kLog2E), -n);
+  typename Simd<A>::IntVec is_zero[kCount];
+  Vec n[kCount], r[kCount], p[kCount];
+#define ATTN_EACH  \
+  ATTN_SIMD_UNROLL \
+  for (unsigned i = 0; i < kCount; ++i)
+  ATTN_EACH is_zero[i] = less(x[i], lowest);
+  ATTN_EACH x[i] = maximum(lowest, x[i]);  // NaN stays: the second operand wins
+  ATTN_EACH n[i] = round_to_nearest(x[i] * broadcast(C::kLog2E));
+  ATTN_EACH r[i] = multiply_add(x[i], broadcast(C::kLog2E), -n[i]);
   constexpr int kDegree = sizeof(C::kCoefficients) / sizeof(A);
-  Vec p = broadcast(C::kCoefficients[kDegree - 1]);
+  ATTN_EACH p[i] = broadcast(C::kCoefficients[kDegree - 1]);
   ATTN_SIMD_UNROLL
-  for (int i = kDegree - 2; i >= 0; --i) p = multiply_add(p, r, broadcast(C::kCoefficients[i]));
-  p = multiply_add(p, r, broadcast(A(1)));
-  p = scale_by_power(p, n);
-  return as_float(as_bits(p) & ~is_zero);
+  for (int c = kDegree - 2; c >= 0; --c) {
+    ATTN_EACH p[i] = multiply_add(p[i], r[i], broadcast(C::kCoefficients[c]));
+  }
+  ATTN_EACH p[i] = multiply_add(p[i], r[i], broadcast(A(1)));
+  ATTN_EACH x[i] = as_float(as_bits(scale_by_power(p[i], n[i])) & ~is_zero[i]);
+#undef ATTN_EACH
+}
+template <class A, class Vec = typename Simd<A>::Vec>
+ATTN_SIMD_INLINE Vec exp_below(Vec x) {
+  exp_each<A, 1>(&x);
+  return x;
 }
 
 /// tanh(x) = x + x^3 P(x^2) / Q(x^2) near 0.

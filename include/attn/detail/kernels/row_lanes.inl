@@ -154,12 +154,15 @@ ATTN_SIMD_INLINE bool softmax_columns(A* scores, Index num_keys, Index stride, A
     for (Index i = 0; i < kLanes; ++i) any |= same[i] == 0;
   }
   for (Index j = 0; j < num_keys; ++j) {
+    A* const line = scores + j * stride;
+    Vec weight[kVectors];
+    ATTN_SIMD_UNROLL
+    for (unsigned v = 0; v < kVectors; ++v) weight[v] = load(line + v * kLanes) - shift[v];
+    exp_each<A, kVectors>(weight);
     ATTN_SIMD_UNROLL
     for (unsigned v = 0; v < kVectors; ++v) {
-      A* const at = scores + j * stride + v * kLanes;
-      const Vec weight = exp_below<A>(load(at) - shift[v]);
-      store(at, weight);
-      total[v] = total[v] + weight;
+      store(line + v * kLanes, weight[v]);
+      total[v] = total[v] + weight[v];
     }
   }
   ATTN_SIMD_UNROLL
