@@ -241,24 +241,33 @@ TEST(Masks, DenseMasksBroadcastInEveryLayout) {
   check_mask<double>(keep_where(bools.view()), keeps(is_true), kDistinct, false);
 }
 
+/// A bias of which a fifth drops its keys.
+template <class T>
+TestTensor<T> random_bias(const Shape4& shape, test::Layout layout) {
+  TestTensor<T> bias(shape, layout);
+  bias.fill([&](Index b, Index h, Index i, Index j) {
+    const double x = test::uniform(6, test::linear_index(shape, b, h, i, j));
+    return x > 0.6 ? -test::infinity<T>() : test::to<T>(4 * x);
+  });
+  return bias;
+}
+template <class T>
+Formula formula_of(const TestTensor<T>& bias) {
+  const auto at = [&bias](Index b, Index h, Index i, Index j) {
+    return static_cast<double>(test::widen(broadcast_at(bias, b, h, i, j)));
+  };
+  return keeps([at](Index b, Index h, Index i, Index j) { return at(b, h, i, j) > -1e300; }) &
+         changes([at](auto score, Index b, Index h, Index i, Index j) {
+           return score + static_cast<decltype(score)>(at(b, h, i, j));
+         });
+}
+
 template <class T>
 void check_biases() {
   for (const Shape4& shape : broadcast_shapes(kDistinct)) {
-    TestTensor<T> bias(shape, test::Layout::mixed);
-    bias.fill([&](Index b, Index h, Index i, Index j) {
-      const double x = test::uniform(6, test::linear_index(shape, b, h, i, j));
-      return x > 0.6 ? -test::infinity<T>() : test::to<T>(4 * x);
-    });
-    const auto at = [&](Index b, Index h, Index i, Index j) {
-      return static_cast<double>(test::widen(broadcast_at(bias, b, h, i, j)));
-    };
-    const Formula formula =
-        keeps([&](Index b, Index h, Index i, Index j) { return at(b, h, i, j) > -1e300; }) &
-        changes([&](auto score, Index b, Index h, Index i, Index j) {
-          return score + static_cast<decltype(score)>(at(b, h, i, j));
-        });
-    check_mask<float>(add_bias(bias.view()), formula, kDistinct, false);
-    check_mask<double>(add_bias(bias.view()), formula, kDistinct, false);
+    const TestTensor<T> bias = random_bias<T>(shape, test::Layout::mixed);
+    check_mask<float>(add_bias(bias.view()), formula_of(bias), kDistinct, false);
+    check_mask<double>(add_bias(bias.view()), formula_of(bias), kDistinct, false);
   }
 }
 TEST(Masks, BiasesOfFloatAreAdded) { check_biases<float>(); }
@@ -349,21 +358,9 @@ TEST(Masks, LargeDenseMasksAgreeOnEveryInstructionSet) {
 template <class T>
 void check_large_biases(test::Layout layout) {
   for (const Shape4& shape : broadcast_shapes(kLarge)) {
-    TestTensor<T> bias(shape, layout);
-    bias.fill([&](Index b, Index h, Index i, Index j) {
-      const double x = test::uniform(9, test::linear_index(shape, b, h, i, j));
-      return x > 0.6 ? -test::infinity<T>() : test::to<T>(4 * x);
-    });
-    const auto at = [&](Index b, Index h, Index i, Index j) {
-      return static_cast<double>(test::widen(broadcast_at(bias, b, h, i, j)));
-    };
-    const Formula formula =
-        keeps([&](Index b, Index h, Index i, Index j) { return at(b, h, i, j) > -1e300; }) &
-        changes([&](auto score, Index b, Index h, Index i, Index j) {
-          return score + static_cast<decltype(score)>(at(b, h, i, j));
-        });
-    check_large_tiles<float>(add_bias(bias.view()), formula, kLarge.offset);
-    check_large_tiles<double>(add_bias(bias.view()), formula, kLarge.offset);
+    const TestTensor<T> bias = random_bias<T>(shape, layout);
+    check_large_tiles<float>(add_bias(bias.view()), formula_of(bias), kLarge.offset);
+    check_large_tiles<double>(add_bias(bias.view()), formula_of(bias), kLarge.offset);
   }
 }
 TEST(Masks, LargeBiasesAgreeOnEveryInstructionSet) {

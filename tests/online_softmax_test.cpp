@@ -70,8 +70,8 @@ struct State {
       softmax.add_values(rows.data(), keys, scores.data(), stride, rescale);
     } else {
       const Index bytes = softmax.dim * static_cast<Index>(sizeof(double));
-      softmax.add_values(detail::RowRun{values.data(), bytes, keys, 0}, *softmax.kernels->few_rows,
-                         scores.data(), stride, rescale);
+      softmax.add_values(detail::RowRun{values.data(), bytes, keys, 0, 0},
+                         *softmax.kernels->few_rows, scores.data(), stride, rescale);
     }
     return rescale;
   }

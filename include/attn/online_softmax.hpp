@@ -133,7 +133,8 @@ void merge_states(const KernelTable<A>& kernels, Index count, const A* max, cons
     merged_sum = std::fma(sum[i], weight, merged_sum);
     // A sink has no values; 0 times an infinite part would be NaN.
     if (parts[i] == nullptr || bits_of(weight) == 0) continue;
-    kernels.few_rows->accumulate(RowRun{parts[i], 0, 1, 0}, dim, &weight, 1, 1, nullptr, out, dim);
+    kernels.few_rows->accumulate(RowRun{parts[i], 0, 1, 0, 0}, dim, &weight, 1, 1, nullptr, out,
+                                 dim);
   }
 }
 

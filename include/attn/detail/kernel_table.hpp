@@ -39,8 +39,10 @@ struct RowRun {
   const void* first = nullptr;
   Index stride = 0;  ///< bytes
   Index count = 0;
-  /// Row j of these is prefetched while row j is worked on; 0: none. They need not exist.
+  /// Of row j of these, `ahead_bytes` are prefetched while row j is worked on; 0: nothing. They
+  /// need not exist.
   std::uintptr_t ahead = 0;
+  Index ahead_bytes = 0;
 };
 
 /// Elements of 16 bits, whatever class stores them.

@@ -240,27 +240,29 @@ struct TileRows {
   Index batch = 0, head = 0;
 
   /// Calls f(run, key) for the runs of `part`, of which `key` is the first. While `queries` work on
-  /// the rows of a run, rows a little further on are prefetched. A single query keeps up with
-  /// memory and is best served by what the CPU prefetches by itself, unless pages end before that
-  /// pays.
+  /// the rows of a run, rows a little further on are prefetched. One or two queries keep up with
+  /// memory and are best served by what the CPU prefetches by itself: it is shown the first line of
+  /// each row, so that it goes on at once where a page of memory ends. Pages of a cache may end
+  /// before that pays.
   template <class F>
   void for_each_run(KeyRange part, Index queries, const F& f) const {
     // From memory 48 to 128 rows of 512 bytes did alike, 16 less well.
-    constexpr Index kAhead = 64;
+    constexpr Index kAhead = 64, kLine = 64;
     if (copy != nullptr) {
       f(RowRun{copy + (part.begin - keys.begin) * copy_stride,
-               copy_stride * static_cast<Index>(sizeof(A)), part.size(), 0},
+               copy_stride * static_cast<Index>(sizeof(A)), part.size(), 0, 0},
         part.begin);
       return;
     }
     for (Index key = part.begin; key < part.end;) {
       const KeyMap::Run place = map->find(*tensor, batch, head, key);
       RowRun run{tensor->at(place.offset), tensor->stride.length * tensor->element_size,
-                 (std::min)(place.length, part.end - key), 0};
-      const bool prefetches = queries > 1 || (queries == 1 && map->page_length > 0);
-      if (prefetches && key + kAhead < end) {
+                 (std::min)(place.length, part.end - key), 0, 0};
+      if (queries > 0 && key + kAhead < end) {
         const KeyMap::Run ahead = map->find(*tensor, batch, head, key + kAhead);
         run.ahead = reinterpret_cast<std::uintptr_t>(tensor->at(ahead.offset));
+        run.ahead_bytes =
+            queries > 2 || map->page_length > 0 ? tensor->shape.dim * tensor->element_size : kLine;
         run.count = (std::min)(run.count, ahead.length);
       }
       f(run, key);

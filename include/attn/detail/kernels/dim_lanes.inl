@@ -14,15 +14,15 @@ ATTN_SIMD_INLINE RowRun part_of(const RowRun& run, Index begin, Index count) {
   const Index rest = run.count - begin;
   const std::uintptr_t moved = static_cast<std::uintptr_t>(begin * run.stride);
   return {static_cast<const char*>(run.first) + begin * run.stride, run.stride,
-          count < rest ? count : rest, run.ahead == 0 ? 0 : run.ahead + moved};
+          count < rest ? count : rest, run.ahead + moved, run.ahead_bytes};
 }
-/// Prefetches some elements of the row that is ahead of row j.
+/// Prefetches some elements of the row that is ahead of row j, as far as the run asks for them.
 template <class Element>
 ATTN_SIMD_INLINE void prefetch_ahead(const RowRun& run, Index j, Index first, Index count) {
   constexpr Index kSize = sizeof(Element);
-  if (run.ahead == 0) return;
-  prefetch_bytes(run.ahead + static_cast<std::uintptr_t>(j * run.stride + first * kSize),
-                 count * kSize);
+  const Index begin = first * kSize, end = begin + count * kSize;
+  prefetch_bytes(run.ahead + static_cast<std::uintptr_t>(j * run.stride + begin),
+                 (end < run.ahead_bytes ? end : run.ahead_bytes) - begin);
 }
 
 /// Rows that all queries and dims pass over before the next: they stay in the first-level cache.
@@ -62,13 +62,13 @@ ATTN_SIMD_INLINE void dot_block(const RowRun& keys, Index dim, const A* queries,
     key[j] = row_of<Element>(keys, j < keys.count ? j : 0);
   }
   Vec sum[kKeys][kRows] = {};
-  // A single row waits for memory, which comes fastest in the order in which it lies: one key after
-  // the other. Several rows share what is loaded of all keys.
-  constexpr unsigned kStep = kRows == 1 ? 1 : kKeys;
+  // One or two rows wait for memory, which comes fastest in the order in which it lies: one key
+  // after the other. More rows share what is loaded of all keys.
+  constexpr unsigned kStep = kRows <= 2 ? 1 : kKeys;
   ATTN_SIMD_UNROLL
   for (unsigned j = 0; j < kKeys; j += kStep) {
     Index d = 0;
-    if constexpr (kRows == 1) {  // unrolled, so that more loads wait for memory at the same time
+    if constexpr (kStep == 1) {  // unrolled, so that more loads wait for memory at the same time
       for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
         ATTN_SIMD_UNROLL
         for (Index v = 0; v < 4; ++v) {
@@ -137,7 +137,7 @@ void dim_scores(const RowRun& keys, Index dim, const A* queries, Index query_str
 #define ATTN_CALL(N)                                                                  \
   dot_rows<A, Element, N>(part, dim, queries + r * query_stride, query_stride, scale, \
                           scores + r * stride + j, stride);                           \
-  part.ahead = 0
+  part.ahead_bytes = 0
     ATTN_FOR_EACH_ROW_GROUP(kMaxRows, ATTN_CALL)
 #undef ATTN_CALL
   }
@@ -237,7 +237,7 @@ void dim_accumulate(const RowRun& values, Index dim, const A* weights, Index wei
   axpy_rows<A, Element, N>(part, dim, weights + r * weight_stride + j, weight_stride,      \
                            factor == nullptr ? nullptr : factor + r, out + r * out_stride, \
                            out_stride);                                                    \
-  part.ahead = 0
+  part.ahead_bytes = 0
     ATTN_FOR_EACH_ROW_GROUP(4, ATTN_CALL)
 #undef ATTN_CALL
   }

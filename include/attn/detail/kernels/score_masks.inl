@@ -7,7 +7,7 @@ namespace ATTN_SIMD_NAMESPACE {
 
 constexpr Index kMaskBlock = 16;
 
-/// to[c][r] = from[r][c] for a block.
+/// to[c][r] = from[r][c] for kMaskBlock x kMaskBlock elements.
 template <class Element>
 ATTN_SIMD_INLINE void turn_block(const Element* from, Index from_stride,
                                  Element (*to)[kMaskBlock]) {
@@ -35,6 +35,7 @@ ATTN_SIMD_INLINE void turn_block(const Element* from, Index from_stride,
 /// Calls f(scores, elements, count) for pieces of lines of scores, up to kMaskBlock long, and the
 /// elements at their places. Elements that do not lie as the scores do are turned round, or
 /// gathered, in small blocks: a walk along either's far axis costs several times the arithmetic.
+/// Blocks follow each other along the axis that is near in the tensor.
 template <class A, class Element, class F>
 ATTN_SIMD_INLINE void for_each_piece(A* scores, Index lines, Index count, Index stride,
                                      const ScoreElements<Element>& elements, const F& f) {
