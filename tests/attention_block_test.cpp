@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/allocations.hpp"
@@ -222,14 +223,15 @@ TEST(Block, NeedsNoMoreMemoryThanItsLayer) {
 
 TEST(BlockErrors, OfSettings) {
   const auto layer = LayerMemory<float>(config_of(4, 2)).layer();
-  for (const double p : {-0.1, 1.5}) {
-    EXPECT_EQ(message_of<OptionError>([&] { AttentionBlock<float>(layer, p); }),
-              "AttentionBlock: dropout must lie within 0 and 1, got " + std::to_string(p));
+  const std::pair<double, std::string> wrong[] = {{-0.1, "-0.1"}, {1.5, "1.5"}};
+  for (const auto& [p, text] : wrong) {
+    EXPECT_EQ(message_of<OptionError>([&, p = p] { AttentionBlock<float>(layer, p); }),
+              "AttentionBlock: dropout must lie within 0 and 1, got " + text);
   }
   LayerNormWeights<float> norm;
   norm.epsilon = -1;
   EXPECT_EQ(message_of<OptionError>([&] { AttentionBlock<float>(layer, 0.1, norm); }),
-            "AttentionBlock: epsilon must be finite and 0 or more, got -1.000000");
+            "AttentionBlock: epsilon must be finite and 0 or more, got -1");
   EXPECT_EQ(message_of<OptionError>([&] { AttentionBlock<float>(config_of(10, 3), 1); }),
             "GroupedQueryAttention: model_dim must be divisible by num_heads, or head_dim given; "
             "got model_dim 10, num_heads 3");
@@ -248,7 +250,7 @@ TEST(BlockErrors, OfCalls) {
     EXPECT_EQ(message_of<OptionError>(
                   [&] { block.forward(x.view(), out.view(), no_mask(), options, {}, mode); }),
               "AttentionBlock::forward: options.dropout.probability must be 0: the block has a "
-              "dropout of its own, which BlockMode::training turns on; got 0.500000" +
+              "dropout of its own, which BlockMode::training turns on; got 0.5" +
                   shapes);
   }
   EXPECT_EQ(message_of<ShapeError>([&] { block.forward(x.view(), wrong.view()); }),

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/allocations.hpp"
@@ -218,11 +219,13 @@ TEST(LayerNormErrors, BeforeAnythingIsWritten) {
   EXPECT_EQ(
       message_of<ShapeError>([&] { layer_norm(x.view(), LayerNormWeights<float>{}, y.view()); }),
       "layer_norm: out must have the shape of x; got x [2, 1, 3, 4], out [2, 1, 3, 5]");
-  for (const double epsilon : {-1.0, std::numeric_limits<double>::infinity()}) {
+  const std::pair<double, std::string> wrong[] = {{-1.0, "-1"},
+                                                  {std::numeric_limits<double>::infinity(), "inf"}};
+  for (const auto& [epsilon, text] : wrong) {
     LayerNormWeights<float> weights;
     weights.epsilon = epsilon;
     EXPECT_EQ(message_of<OptionError>([&] { layer_norm(x.view(), weights, same.view()); }),
-              "layer_norm: epsilon must be finite and 0 or more, got " + std::to_string(epsilon) +
+              "layer_norm: epsilon must be finite and 0 or more, got " + text +
                   "; got x [2, 1, 3, 4], out [2, 1, 3, 4]");
   }
   EXPECT_TRUE(y.is_untouched());

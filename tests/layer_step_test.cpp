@@ -400,7 +400,7 @@ TEST(RmsNorm, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message_of<OptionError>([&] {
               rms_norm(x.view(), RmsNormWeights<float>{nullptr, -1}, x.view());
             }),
-            "rms_norm: epsilon must be finite and 0 or more, got -1.000000; got out [1, 1, 2, 4]");
+            "rms_norm: epsilon must be finite and 0 or more, got -1; got out [1, 1, 2, 4]");
   EXPECT_TRUE(out.is_untouched());
 }
 

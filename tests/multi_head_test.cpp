@@ -670,7 +670,7 @@ TEST(LayerErrors, OfOptions) {
   call.options.dropout.probability = 1.5;
   EXPECT_EQ(call.error<OptionError>(),
             "GroupedQueryAttention::forward: options.dropout.probability must lie within 0 and 1, "
-            "got 1.500000" +
+            "got 1.5" +
                 all);
   call = LayerCall();
   char little[8];

@@ -12,6 +12,7 @@
 #include "attn/detail/parallel.hpp"
 #include "attn/detail/rows.hpp"
 #include "attn/detail/tensor_ref.hpp"
+#include "attn/error.hpp"
 #include "attn/executor.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -109,7 +110,7 @@ void check_layer_norm(CallShapes& call, const Tensor4<X>& x, const LayerNormWeig
   call.require(x.shape() == out.shape(), "out must have the shape of x");
   if (!is_valid_epsilon(weights.epsilon)) {
     call.raise_option("epsilon must be finite and 0 or more, got " +
-                      std::to_string(weights.epsilon));
+                      detail::number_text(weights.epsilon));
   }
 }
 

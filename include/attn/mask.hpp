@@ -4,6 +4,10 @@
 // what changes scores is applied left to right. A dropped key is absent: nothing of it, NaN and
 // infinity included, can reach the output.
 //
+// Where positions matter (causal masks, windows, ALiBi, lambdas), query i stands at key i +
+// options.query_offset, in a cache behind its past, else at i + Sk - Sq; causal() refuses to take
+// the last for granted.
+//
 // Every mask answers three questions, each at its own cost:
 //   allows(position)        may this query see this key?
 //   key_range(rows, Sk)     which keys can matter to these rows at all?   (skips whole tiles)

@@ -93,7 +93,8 @@ struct AttentionOptions {
   Dropout dropout;
   /// One logit a query head that joins the softmax's denominator and has no value. -infinity: none.
   Span<const double> sinks;
-  /// The position of query 0 among the keys, for causal masks, windows, ALiBi and lambdas.
+  /// The position of query 0 among the keys, for causal masks, windows, ALiBi and lambdas. Unset:
+  /// what a causal mask says, else a cache's past, else Sk - Sq.
   std::optional<PerBatch> query_offset;
   /// Who runs the work. Unset: the calling thread alone.
   Executor* executor = nullptr;

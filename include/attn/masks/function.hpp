@@ -141,7 +141,9 @@ class ScoreFunction : public Mask {
   F function_;
 };
 
-/// score = f(score, ScorePosition), after scale and softcap. A result of -infinity drops the key.
+/// score = f(score, ScorePosition), after scale and softcap. A result of -infinity drops the key,
+/// unless what stands to the right changes that score again: keep_if and drop_if drop for good. f
+/// must be pure; it may also be called for keys that other masks drop, with any score.
 template <class F>
 ScoreFunction<F> modify_score(F f) {
   return ScoreFunction<F>(std::move(f));

@@ -154,7 +154,10 @@ DenseMask drop_where(const Tensor4Buffer<T>& mask) {
 template <class T>
 DenseMask drop_where(const Tensor4Buffer<T>&&) = delete;
 
-/// score + bias, from a tensor [B|1, Hq|1, Sq|1, Sk|1]. A bias of -infinity drops the key.
+/// score + bias, from a tensor [B|1, Hq|1, Sq|1, Sk|1]. A bias of -infinity drops the key. A finite
+/// one does not, and a double that is too wide for float scores counts as float's largest number;
+/// but a sum that overflows to -infinity drops, as that of two biases of lowest() may, and one that
+/// overflows to +infinity makes the row NaN.
 class BiasMask : public Mask {
  public:
   template <class T>
@@ -171,7 +174,7 @@ class BiasMask : public Mask {
       return !detail::is_negative_infinity(static_cast<double>(first[offset(at)]));
     });
   }
-  // A finite bias never drops; whether some are -infinity only the tile can tell.
+  // Whether some are -infinity only the tile can tell.
   Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   bool modifies() const { return true; }
   template <class A>
