@@ -373,8 +373,9 @@ TEST(Masks, LargeBiasesAgreeOnEveryInstructionSet) {
 
 TEST(Masks, AlibiOfLargeTilesAgreesOnEveryInstructionSet) {
   const std::vector<double> slopes = {0.25, 0x1p-6};  // products are exact, fused or not
-  // Near the keys, and where float counts in steps of 4.
-  for (const Index offset : {Index{3}, Index{-60}, (Index{1} << 25) + 1, -(Index{1} << 25)}) {
+  // Near the keys, and where float or double count in steps of 4.
+  for (const Index offset : {Index{3}, Index{-60}, (Index{1} << 25) + 1, -(Index{1} << 25),
+                             (Index{1} << 54) + 1, -(Index{1} << 54)}) {
     const Formula formula = changes([&](auto score, Index, Index h, Index i, Index j) {
       using A = decltype(score);
       const Index p = i + offset;

@@ -164,8 +164,8 @@ void bias_scores(A* scores, Index lines, Index count, Index stride, const ScoreE
 template <class A>
 void slope_scores(A* scores, Index lines, Index count, Index stride, Index distance, A slope) {
   using S = Simd<A>;
-  // Whole numbers up to here are exact.
-  constexpr Index kExact = Index{1} << (sizeof(A) == 4 ? 24 : sizeof(Index) * 8 - 2);
+  // Whole numbers below are exact; of others each is rounded by itself.
+  constexpr Index kExact = Index{1} << (sizeof(A) == 4 ? 24 : sizeof(Index) == 4 ? 30 : 53);
   typename S::Vec lane = {};
   for (Index i = 0; i < S::kLanes; ++i) lane[i] = A(i);
   const auto magnitude = ~as_bits(broadcast(A(-0.0)));
