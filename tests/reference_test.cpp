@@ -290,11 +290,11 @@ TEST(Reference, RefusesWhatDoesNotFit) {
   AttentionOptions options;
   options.dropout.probability = 1.5;
   EXPECT_EQ(option_error(options),
-            "reference_attention: dropout.probability must lie within 0 and 1, got 1.5");
+            "reference_attention: dropout.probability must lie within 0 and 1, got 1.500000");
   options = {};
   options.softcap = -1;
   EXPECT_EQ(option_error(options),
-            "reference_attention: softcap must be finite and 0 or more, got -1");
+            "reference_attention: softcap must be finite and 0 or more, got -1.000000");
   options = {};
   options.scale = quiet_nan<double>();
   EXPECT_EQ(option_error(options), "reference_attention: scale must be finite, got nan");

@@ -17,7 +17,7 @@
 #include "attn/detail/parallel.hpp"
 #include "attn/detail/rows.hpp"
 #include "attn/detail/tensor_ref.hpp"
-#include "attn/error.hpp"
+#include "attn/detail/text.hpp"
 #include "attn/executor.hpp"
 #include "attn/layer_norm.hpp"
 #include "attn/mask.hpp"
@@ -47,12 +47,11 @@ template <class T>
 BlockSettings<T> check_settings(const BlockSettings<T>& settings) {
   const double p = settings.dropout;
   if (!is_finite(p) || p < 0 || p > 1) {
-    raise_option_error("AttentionBlock: dropout must lie within 0 and 1, got " +
-                       detail::number_text(p));
+    raise_option_error("AttentionBlock: dropout must lie within 0 and 1, got " + general(p));
   }
   if (!is_valid_epsilon(settings.norm.epsilon)) {
     raise_option_error("AttentionBlock: epsilon must be finite and 0 or more, got " +
-                       detail::number_text(settings.norm.epsilon));
+                       general(settings.norm.epsilon));
   }
   return settings;
 }
@@ -111,7 +110,7 @@ void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
     pass.shapes().raise_option(
         "options.dropout.probability must be 0: the block has a dropout of its own, which "
         "BlockMode::training turns on; got " +
-        detail::number_text(options.dropout.probability));
+        general(options.dropout.probability));
   }
   if (mode == BlockMode::training) options.dropout.probability = settings.dropout;
   pass.prepare(mask, options);

@@ -36,13 +36,6 @@ using ErrorHandler = void (*)(const char* message);
 
 namespace detail {
 
-/// A number as messages show it: up to six digits, in powers of ten where it is large or small.
-inline std::string number_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
-
 inline std::atomic<ErrorHandler>& error_handler() {
   static std::atomic<ErrorHandler> handler{nullptr};
   return handler;

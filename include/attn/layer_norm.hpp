@@ -12,7 +12,7 @@
 #include "attn/detail/parallel.hpp"
 #include "attn/detail/rows.hpp"
 #include "attn/detail/tensor_ref.hpp"
-#include "attn/error.hpp"
+#include "attn/detail/text.hpp"
 #include "attn/executor.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -109,8 +109,7 @@ void check_layer_norm(CallShapes& call, const Tensor4<X>& x, const LayerNormWeig
   call.add_output("out", TensorRef(out));
   call.require(x.shape() == out.shape(), "out must have the shape of x");
   if (!is_valid_epsilon(weights.epsilon)) {
-    call.raise_option("epsilon must be finite and 0 or more, got " +
-                      detail::number_text(weights.epsilon));
+    call.raise_option("epsilon must be finite and 0 or more, got " + general(weights.epsilon));
   }
 }
 

@@ -101,15 +101,15 @@ inline void check_reference_call(const Shape4& q, const Shape4& k, const Shape4&
   const double p = options.dropout.probability;
   if (!(p >= 0 && p <= 1)) {
     raise_option_error("reference_attention: dropout.probability must lie within 0 and 1, got " +
-                       detail::number_text(p));
+                       std::to_string(p));
   }
   if (!(options.softcap >= 0 && std::isfinite(options.softcap))) {
     raise_option_error("reference_attention: softcap must be finite and 0 or more, got " +
-                       detail::number_text(options.softcap));
+                       std::to_string(options.softcap));
   }
   if (options.scale && !std::isfinite(*options.scale)) {
     raise_option_error("reference_attention: scale must be finite, got " +
-                       detail::number_text(*options.scale));
+                       std::to_string(*options.scale));
   }
 }
 

@@ -17,8 +17,7 @@ set(level_3
   detail/check.hpp detail/kernels.inl detail/kernels/across_lanes.inl detail/kernels/bf16_dots.inl
   detail/kernels/dim_lanes.inl detail/kernels/functions.inl detail/kernels/half_vectors.inl
   detail/kernels/row_lanes.inl detail/kernels/score_masks.inl detail/kernels/table.inl
-  detail/kernels/transpose.inl
-  detail/kernels/vectors.inl
+  detail/kernels/transpose.inl detail/kernels/vectors.inl
   detail/linear_call.hpp detail/mask_checker.hpp
   detail/mask_stage.hpp detail/matrix_stages.hpp detail/micro_kernels.hpp detail/rotary_rows.hpp
   detail/row_tile.hpp detail/scratch.hpp detail/split_states.hpp detail/tile_stages.hpp

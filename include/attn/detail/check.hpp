@@ -19,7 +19,7 @@
 #include "attn/detail/micro_kernels.hpp"
 #include "attn/detail/rows.hpp"
 #include "attn/detail/tensor_ref.hpp"
-#include "attn/error.hpp"
+#include "attn/detail/text.hpp"
 #include "attn/options.hpp"
 #include "attn/random.hpp"
 #include "attn/tile.hpp"
@@ -202,16 +202,16 @@ inline void check_options(const CallShapes& call, const AttentionOptions& option
   };
   if (options.scale && !fits(*options.scale)) {
     call.raise_option("options.scale must be finite in the accumulation type, got " +
-                      number_text(*options.scale));
+                      general(*options.scale));
   }
   if (!fits(options.softcap) || options.softcap < 0) {
     call.raise_option(
         "options.softcap must be finite in the accumulation type and 0 (none) or more, got " +
-        number_text(options.softcap));
+        general(options.softcap));
   }
   const double p = options.dropout.probability;
   if (!is_finite(p) || p < 0 || p > 1) {
-    call.raise_option("options.dropout.probability must lie within 0 and 1, got " + number_text(p));
+    call.raise_option("options.dropout.probability must lie within 0 and 1, got " + general(p));
   }
   if (!is_available(options.instruction_set, active_instruction_set())) {
     call.raise_option(std::string("options.instruction_set ") + name_of(options.instruction_set) +

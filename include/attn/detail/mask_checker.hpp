@@ -8,7 +8,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call_shapes.hpp"
 #include "attn/detail/float_bits.hpp"
-#include "attn/error.hpp"
+#include "attn/detail/text.hpp"
 #include "attn/options.hpp"
 
 namespace attn {
@@ -102,7 +102,7 @@ class MaskChecker {
       if (allow_minus_infinity && is_negative_infinity(value)) continue;
       if (!is_finite(value) || value > largest_ || value < -largest_) {
         call_.raise_option(std::string(name) + " must be finite in the accumulation type, got " +
-                           number_text(value));
+                           general(value));
       }
     }
   }
