@@ -96,12 +96,28 @@ struct ScoreTile {
     return scores[row * row_stride + (key - keys.begin) * key_stride];
   }
 
+  /// Whether a line of adjacent scores belongs to one key, else to one row.
+  bool lines_are_keys() const { return row_stride == 1; }
+  /// Calls f(scores, lines, count, stride, head, query) for each run of rows of one head, of which
+  /// `query` is the first: `lines` lines of `count` adjacent scores, `stride` apart.
+  template <class F>
+  void for_each_part(const F& f) const {
+    rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+      A* const first = &(*this)(begin, keys.begin);
+      if (lines_are_keys()) {
+        f(first, keys.size(), end - begin, key_stride, head, query);
+      } else {
+        f(first, end - begin, keys.size(), row_stride, head, query);
+      }
+    });
+  }
+
   /// Calls f(score, position) for every entry, the contiguous axis innermost.
   template <class F>
   void for_each(const F& f) const {
     rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
       const Index position = query + rows.query_offset;
-      if (row_stride == 1) {
+      if (lines_are_keys()) {
         for (Index key = keys.begin; key < keys.end; ++key) {
           A* const line = scores + (key - keys.begin) * key_stride;
           for (Index row = begin; row < end; ++row) {

@@ -50,17 +50,13 @@ class AlibiMask : public Mask {
   template <class A>
   void modify(const ScoreTile<A>& tile) const {
     const auto& kernels = detail::mask_kernels<A>(tile.instruction_set);
-    const Index keys = tile.keys.size();
-    tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    tile.for_each_part([&](A* scores, Index lines, Index count, Index stride, Index head,
+                           Index query) {
       const A slope = static_cast<A>(uses_default_ ? detail::alibi_slope(head, tile.rows.num_heads)
                                                    : slopes_[head]);
       const Index distance = query + tile.rows.query_offset - tile.keys.begin;
-      A* const scores = &tile(begin, tile.keys.begin);
-      if (tile.row_stride == 1) {
-        kernels.slope_scores(scores, keys, end - begin, tile.key_stride, distance, slope);
-      } else {
-        kernels.slope_scores(scores, end - begin, keys, tile.row_stride, -distance, slope);
-      }
+      kernels.slope_scores(scores, lines, count, stride,
+                           tile.lines_are_keys() ? distance : -distance, slope);
     });
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {

@@ -45,7 +45,7 @@ struct Band {
     const KeyRange keys = tile.keys;
     tile.rows.for_each_run([&](Index begin, Index end, Index, Index query) {
       const Index position = query + tile.rows.query_offset;
-      if (tile.row_stride == 1) {
+      if (tile.lines_are_keys()) {
         // Of the rows of this run, key j is seen by those at positions j - right .. j + left.
         for (Index key = keys.begin; key < keys.end; ++key) {
           const Index low = clamp(key - right - position, end - begin);

@@ -23,19 +23,14 @@ namespace detail {
 template <class A, class Element, class F>
 void for_each_with(const ScoreTile<A>& tile, const Element* tensor, const Stride4& stride,
                    const F& f) {
-  const Index keys = tile.keys.size();
-  tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
-    const Element* const first = tensor + tile.rows.batch * stride.batch + head * stride.heads +
-                                 query * stride.length + tile.keys.begin * stride.dim;
-    A* const scores = &tile(begin, tile.keys.begin);
-    if (tile.row_stride == 1) {
-      f(scores, keys, end - begin, tile.key_stride,
-        ScoreElements<Element>{first, stride.dim, stride.length});
-    } else {
-      f(scores, end - begin, keys, tile.row_stride,
-        ScoreElements<Element>{first, stride.length, stride.dim});
-    }
-  });
+  tile.for_each_part(
+      [&](A* scores, Index lines, Index count, Index line_stride, Index head, Index query) {
+        const Element* const first = tensor + tile.rows.batch * stride.batch + head * stride.heads +
+                                     query * stride.length + tile.keys.begin * stride.dim;
+        f(scores, lines, count, line_stride,
+          tile.lines_are_keys() ? ScoreElements<Element>{first, stride.dim, stride.length}
+                                : ScoreElements<Element>{first, stride.length, stride.dim});
+      });
 }
 
 /// out[i] = in[i * stride]; what is finite, but too wide for A, becomes its largest or lowest
