@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attn/attention.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/executor_checks.hpp"
 #include "support/full_call.hpp"
 #include "support/mask_kinds.hpp"

@@ -1,5 +1,6 @@
 // AttentionBlock: its formula, its two dropouts, its two modes.
-#include "attn/attention_block.hpp"
+#include "attn/layers/attention_block.hpp"
+#include "attn/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attn/attention.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/tensors.hpp"
 #include "support/throws.hpp"
 

@@ -9,6 +9,7 @@
 
 #include "attn/attention.hpp"
 #include "attn/kv_cache.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/executor_checks.hpp"
 #include "support/full_call.hpp"
 #include "support/mask_kinds.hpp"

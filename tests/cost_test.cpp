@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "attn/multi_head.hpp"
+#include "attn/layers/multi_head.hpp"
 #include "support/throws.hpp"
 
 namespace attn {

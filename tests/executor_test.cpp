@@ -1,4 +1,4 @@
-#include "attn/executor.hpp"
+#include "attn/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "attn/attention.hpp"
+#include "attn/layers/multi_head.hpp"
 #include "attn/merge.hpp"
-#include "attn/multi_head.hpp"
 #include "support/mask_kinds.hpp"
 #include "support/oracle.hpp"
 

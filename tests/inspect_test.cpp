@@ -1,4 +1,5 @@
 #include "attn/inspect.hpp"
+#include "attn/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 

@@ -12,6 +12,7 @@
 
 #include "attn/executor.hpp"
 #include "attn/mask.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/allocations.hpp"
 #include "support/cached_tokens.hpp"
 #include "support/tensors.hpp"

@@ -1,5 +1,6 @@
 // layer_norm held to its formula: element types, sizes, strides, extreme rows, bits, errors.
-#include "attn/layer_norm.hpp"
+#include "attn/layers/layer_norm.hpp"
+#include "attn/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 

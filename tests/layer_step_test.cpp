@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "attn/kv_cache.hpp"
-#include "attn/linear.hpp"
-#include "attn/multi_head.hpp"
-#include "attn/rms_norm.hpp"
-#include "attn/rotary.hpp"
+#include "attn/layers/linear.hpp"
+#include "attn/layers/multi_head.hpp"
+#include "attn/layers/rms_norm.hpp"
+#include "attn/layers/rotary.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/allocations.hpp"
 #include "support/layers.hpp"
 #include "support/tensors.hpp"

@@ -1,5 +1,6 @@
 // linear held to the sum by the book: element types, sizes, strides, bits, memory, errors.
-#include "attn/linear.hpp"
+#include "attn/layers/linear.hpp"
+#include "attn/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // The attention layers: held to the book, to the functions they are made of, and to each other.
-#include "attn/multi_head.hpp"
+#include "attn/layers/multi_head.hpp"
+#include "attn/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 

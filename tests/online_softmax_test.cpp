@@ -1,5 +1,7 @@
 // The state of a softmax that sees its scores tile by tile, by itself.
-#include "attn/online_softmax.hpp"
+#include "attn/config.hpp"
+
+#include "attn/detail/forms/online_softmax.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "attn/detail/micro_kernels.hpp"
+#include "attn/detail/kernels/micro_kernels.hpp"
 #include "support/oracle.hpp"
 #include "support/values.hpp"
 

@@ -1,4 +1,6 @@
-#include "attn/detail/overlap.hpp"
+#include "attn/config.hpp"
+
+#include "attn/detail/call/overlap.hpp"
 
 #include <gtest/gtest.h>
 

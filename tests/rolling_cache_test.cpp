@@ -9,6 +9,7 @@
 
 #include "attn/executor.hpp"
 #include "attn/kv_cache.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/cached_tokens.hpp"
 #include "support/tensors.hpp"
 #include "support/throws.hpp"

@@ -1,4 +1,5 @@
-#include "attn/rotary.hpp"
+#include "attn/layers/rotary.hpp"
+#include "attn/thread_pool.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attn/attention.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/allocations.hpp"
 #include "support/oracle.hpp"
 

@@ -1,14 +1,14 @@
-// attn/cost.hpp - level 5: what attention layers cost: parameters, flops, bytes of cache.
+// attn/cost.hpp - level 4: what attention layers cost: parameters, flops, bytes of cache.
 #pragma once
 
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "attn/attention_config.hpp"
 #include "attn/config.hpp"
-#include "attn/detail/text.hpp"
+#include "attn/detail/text/text.hpp"
 #include "attn/error.hpp"
+#include "attn/layers/attention_config.hpp"
 
 namespace attn {
 

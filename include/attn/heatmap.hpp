@@ -1,4 +1,4 @@
-// attn/heatmap.hpp - level 5: attention weights as a picture, an SVG file with the tokens as
+// attn/heatmap.hpp - level 4: attention weights as a picture, an SVG file with the tokens as
 // labels.
 #pragma once
 
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "attn/config.hpp"
-#include "attn/detail/float_bits.hpp"
-#include "attn/detail/heatmap_scale.hpp"
-#include "attn/detail/text.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/text/heatmap_scale.hpp"
+#include "attn/detail/text/text.hpp"
 #include "attn/error.hpp"
 
 namespace attn {

@@ -1,4 +1,4 @@
-// attn/inspect.hpp - level 5: a step-by-step look inside one head of a call of attention.
+// attn/inspect.hpp - level 11: a step-by-step look inside one head of a call of attention.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
-#include "attn/detail/float_bits.hpp"
-#include "attn/detail/inspection_text.hpp"
-#include "attn/detail/inspection_warnings.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/steps/inspection_warnings.hpp"
+#include "attn/detail/text/inspection_text.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"

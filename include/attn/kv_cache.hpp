@@ -1,4 +1,4 @@
-// attn/kv_cache.hpp - level 4: attention over cached keys and values.
+// attn/kv_cache.hpp - level 12: attention over cached keys and values.
 //
 //   KeyValueCache         fixed capacity a sequence                     caches/contiguous.hpp
 //   RollingKeyValueCache  the last tokens, under a sliding window       caches/rolling.hpp
@@ -13,13 +13,13 @@
 //   reset(), reset(b)      forgets all tokens, of all sequences or of one
 //   length(b), lengths()   how many tokens a sequence has, evicted ones included
 //
-// and throw ShapeError, with nothing changed, where that cannot be (detail/token_cache.hpp).
+// and throw ShapeError, with nothing changed, where that cannot be (detail/caches/token_cache.hpp).
 //
 //   cache.append(k, v);                                   // first the new tokens,
 //   scaled_dot_product_attention(q, cache, out, causal());  // then their queries
 //
-// The kernel finds each key's row through an index map (detail/rows.hpp): no cache is gathered into
-// a copy, and a call over a cache has the bits of the same call over plain tensors.
+// The kernel finds each key's row through an index map (detail/rows/rows.hpp): no cache is gathered
+// into a copy, and a call over a cache has the bits of the same call over plain tensors.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@
 #include "attn/caches/paged.hpp"
 #include "attn/caches/rolling.hpp"
 #include "attn/config.hpp"
-#include "attn/detail/tensor_ref.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"

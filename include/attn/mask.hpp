@@ -1,4 +1,4 @@
-// attn/mask.hpp - level 3: which keys a query may see, and what is added to its scores.
+// attn/mask.hpp - level 8: which keys a query may see, and what is added to its scores.
 //
 // Masks and biases are small values, combined with &: a key must pass ALL masks, biases add up, and
 // what changes scores is applied left to right. A dropped key is absent: nothing of it, NaN and
@@ -16,7 +16,7 @@
 // -infinity).
 //
 // Masks see tiles: a new one costs a few small functions. Those that are tensors, the dearest, have
-// kernels of their own, as ALiBi has (MaskKernels in detail/kernel_table.hpp).
+// kernels of their own, as ALiBi has (MaskKernels in detail/kernels/kernel_table.hpp).
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// attn/merge.hpp - level 4: attention over two disjoint sets of keys, merged into attention over
+// attn/merge.hpp - level 11: attention over two disjoint sets of keys, merged into attention over
 // both.
 #pragma once
 
@@ -7,10 +7,10 @@
 
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
-#include "attn/detail/call_shapes.hpp"
-#include "attn/detail/float_bits.hpp"
-#include "attn/detail/rows.hpp"
-#include "attn/detail/tensor_ref.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 

@@ -1,4 +1,4 @@
-// attn/options.hpp - level 2: the options of a call, and what it may return beside the output.
+// attn/options.hpp - level 3: the options of a call, and what it may return beside the output.
 #pragma once
 
 #include <Eigen/Core>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "attn/config.hpp"
-#include "attn/detail/simd.hpp"
 #include "attn/executor.hpp"
+#include "attn/instruction_set.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {

@@ -1,4 +1,4 @@
-// attn/ragged.hpp - level 4: attention of many sequences of different lengths, packed one behind
+// attn/ragged.hpp - level 13: attention of many sequences of different lengths, packed one behind
 // the other: no padding, and no mask tensor.
 #pragma once
 
@@ -8,10 +8,10 @@
 
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
-#include "attn/detail/call_shapes.hpp"
-#include "attn/detail/check.hpp"
-#include "attn/detail/ragged_call.hpp"
-#include "attn/detail/tensor_ref.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/check.hpp"
+#include "attn/detail/loop/ragged_call.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"

@@ -1,4 +1,4 @@
-// attn/tile.hpp - level 1: how the score matrix of one group is cut into tiles.
+// attn/tile.hpp - level 3: how the score matrix of one group is cut into tiles.
 //
 // A group is the query heads that share their key and their value head. Its rows are (query head,
 // query) pairs, heads first: row = (head - first head) * query_length + query. Prefill (many
@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "attn/config.hpp"
-#include "attn/detail/simd.hpp"
+#include "attn/instruction_set.hpp"
 
 namespace attn {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "attn/attn.hpp"
-#include "attn/rotary.hpp"
+#include "attn/layers/rotary.hpp"
 #include "support/tensors.hpp"
 
 namespace attn {

@@ -1,5 +1,5 @@
 // error: attn: the inputs of a layer must be attn::Tensor4 views (or Tensor4Buffer)
-#include "attn/attention_block.hpp"
+#include "attn/layers/attention_block.hpp"
 
 int main() {
   attn::AttentionConfig config;

@@ -1,5 +1,5 @@
 // error: attn: the inputs of a layer must have the element type of its weights
-#include "attn/multi_head.hpp"
+#include "attn/layers/multi_head.hpp"
 
 int main() {
   const attn::MultiHeadAttention<float> layer(8, 2, 1);

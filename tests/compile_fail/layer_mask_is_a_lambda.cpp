@@ -1,5 +1,5 @@
 // error: attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention)
-#include "attn/multi_head.hpp"
+#include "attn/layers/multi_head.hpp"
 
 int main() {
   const attn::MultiHeadAttention<float> layer(8, 2, 1);

@@ -1,5 +1,5 @@
 // error: attn: x and out of linear must be attn::Tensor4 views (or Tensor4Buffer)
-#include "attn/linear.hpp"
+#include "attn/layers/linear.hpp"
 
 int main() {
   Eigen::MatrixXf x(2, 3);

@@ -1,5 +1,5 @@
 // error: attn: out is written to: its element type must not be const
-#include "attn/linear.hpp"
+#include "attn/layers/linear.hpp"
 
 int main() {
   const attn::Tensor4Buffer<float> x({1, 1, 2, 3});

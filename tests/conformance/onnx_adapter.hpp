@@ -28,7 +28,7 @@
 
 #include "attn/attn.hpp"
 #include "attn/inspect.hpp"
-#include "attn/rotary.hpp"
+#include "attn/layers/rotary.hpp"
 #include "conformance/case_file.hpp"
 
 namespace attn {

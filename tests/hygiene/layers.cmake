@@ -1,37 +1,40 @@
 # Checks that arrows point downward: cmake -D ROOT=<checkout> -P layers.cmake
 #
-# A header includes only headers of lower levels or of its own, without cycles. A new header is
-# entered here, at its level; each states the same level in its first line.
+# A room (a folder of detail/) has one level, and so has each public header. A header includes headers
+# of lower levels, or of its own room; nothing goes sideways from room to room, and nothing goes round.
+# A new room or public header is entered here, and each header states its level in its first line.
 cmake_minimum_required(VERSION 3.25)
 
+# Rooms of detail/, by level.
+set(rooms_1 base)
+set(rooms_3 kernels text)
+set(rooms_4 rows)
+set(rooms_5 call)
+set(rooms_7 forms)
+set(rooms_8 steps)
+set(rooms_9 loop)
+set(rooms_10 caches)
+set(rooms_13 projection)
+set(rooms_15 layers)
+# Public headers, by level.
 set(level_0 config.hpp)
-set(level_1
-  detail/float_bits.hpp detail/simd.hpp detail/text.hpp error.hpp executor.hpp random.hpp tile.hpp)
-set(level_2
-  attention_config.hpp detail/call_shapes.hpp detail/kernel_table.hpp
-  detail/matrix_unit.hpp detail/overlap.hpp
-  detail/parallel.hpp detail/rows.hpp detail/tensor_ref.hpp layer_norm.hpp openmp.hpp options.hpp
-  rms_norm.hpp rotary_scaling.hpp tensor.hpp)
-set(level_3
-  caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp
-  detail/check.hpp detail/kernels.inl detail/kernels/across_lanes.inl detail/kernels/bf16_dots.inl
-  detail/kernels/dim_lanes.inl detail/kernels/functions.inl detail/kernels/half_vectors.inl
-  detail/kernels/row_lanes.inl detail/kernels/score_masks.inl detail/kernels/table.inl
-  detail/kernels/transpose.inl detail/kernels/vectors.inl
-  detail/linear_call.hpp detail/mask_checker.hpp
-  detail/mask_stage.hpp detail/matrix_stages.hpp detail/micro_kernels.hpp detail/rotary_rows.hpp
-  detail/row_tile.hpp detail/scratch.hpp detail/split_states.hpp detail/tile_stages.hpp
-  detail/token_cache.hpp
-  linear.hpp mask.hpp masks/concept.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp
-  online_softmax.hpp rotary.hpp)
-set(level_4
-  attention.hpp detail/heatmap_scale.hpp detail/inspection_text.hpp
-  detail/inspection_warnings.hpp detail/ragged_call.hpp kv_cache.hpp merge.hpp ragged.hpp
-  reference.hpp)
-set(level_5
-  attention_block.hpp cost.hpp detail/layer_calls.hpp detail/layer_pass.hpp
-  detail/layer_weights.hpp heatmap.hpp inspect.hpp multi_head.hpp)
-set(level_6 attn.hpp)
+set(level_1 error.hpp executor.hpp random.hpp)
+set(level_2 instruction_set.hpp openmp.hpp tensor.hpp thread_pool.hpp)
+set(level_3 layers/attention_config.hpp options.hpp tile.hpp)
+set(level_4 cost.hpp heatmap.hpp layers/rotary_scaling.hpp reference.hpp)
+set(level_6 masks/concept.hpp layers/layer_norm.hpp)
+set(level_7 layers/rms_norm.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp)
+set(level_8 mask.hpp)
+set(level_10 attention.hpp)
+set(level_11
+  caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp inspect.hpp merge.hpp)
+set(level_12 kv_cache.hpp)
+set(level_13 ragged.hpp)
+set(level_14 layers/linear.hpp layers/rotary.hpp)
+set(level_16 layers/multi_head.hpp)
+set(level_17 layers/attention_block.hpp)
+set(level_18 attn.hpp)
+set(top 18)
 
 # Not part of the umbrella attn.hpp: the oracle of the tests, and what needs -fopenmp.
 set(outside_umbrella reference.hpp openmp.hpp)
@@ -40,7 +43,7 @@ set(outside_umbrella reference.hpp openmp.hpp)
 set(only_in
   "__cpp_exceptions|_CPPUNWIND" config.hpp
   "_OPENMP|omp_|#pragma omp" openmp.hpp
-  "std::thread|std::async|std::jthread|pthread_" executor.hpp)
+  "std::thread|std::async|std::jthread|pthread_" thread_pool.hpp)
 # What no header may say.
 set(nowhere "getenv|setNbThreads|omp_set_|fesetround|feenableexcept|_MM_SET_|using namespace")
 
@@ -60,21 +63,44 @@ function(read_source file out_includes out_code)
   set(${out_code} "${text}" PARENT_SCOPE)
 endfunction()
 
-foreach(level RANGE 6)
+foreach(level RANGE ${top})
   foreach(header IN LISTS level_${level})
     set(level_of_${header} ${level})
     if(NOT EXISTS ${ROOT}/include/attn/${header})
       problem("${header} is in the table of levels, but does not exist")
     endif()
   endforeach()
+  foreach(room IN LISTS rooms_${level})
+    set(level_of_room_${room} ${level})
+    if(NOT IS_DIRECTORY ${ROOT}/include/attn/detail/${room})
+      problem("detail/${room} is in the table of levels, but does not exist")
+    endif()
+  endforeach()
 endforeach()
 
 file(GLOB_RECURSE headers RELATIVE ${ROOT}/include/attn ${ROOT}/include/attn/*)
+# The room of a header, empty for a public one.
+function(find_room header out)
+  set(room "")
+  if(header MATCHES "^detail/([^/]+)/")
+    set(room ${CMAKE_MATCH_1})
+  endif()
+  set(${out} "${room}" PARENT_SCOPE)
+endfunction()
+
 foreach(header IN LISTS headers)
+  find_room(${header} room)
+  if(room AND DEFINED level_of_room_${room})
+    set(level_of_${header} ${level_of_room_${room}})
+  endif()
   if(NOT DEFINED level_of_${header})
     problem("${header} is missing from the table of levels in layers.cmake")
-    set(level_of_${header} 6)
+    set(level_of_${header} ${top})
   endif()
+endforeach()
+
+foreach(header IN LISTS headers)
+  find_room(${header} room)
   set(level ${level_of_${header}})
 
   file(STRINGS ${ROOT}/include/attn/${header} first_line LIMIT_COUNT 1)
@@ -92,8 +118,16 @@ foreach(header IN LISTS headers)
       endif()
     elseif(level_of_${included} GREATER level)
       problem("${header} (level ${level}) includes ${included} (level ${level_of_${included}})")
+    elseif(level_of_${included} EQUAL level)
+      find_room(${included} room_of_included)
+      if(NOT room OR NOT room STREQUAL room_of_included)
+        problem("${header} includes ${included}, which is of the same level (${level})")
+      endif()
     endif()
   endforeach()
+  if(room AND header MATCHES "\\.hpp$" AND NOT code MATCHES "#ifndef ATTN_VERSION_MAJOR\n#error \"attn/detail/ is not for users")
+    problem("${header} does not refuse to be included by users: begin it as the others of detail/")
+  endif()
 
   set(rules ${only_in})
   while(rules)

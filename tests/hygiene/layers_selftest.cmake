@@ -18,15 +18,21 @@ endfunction()
 expect("error.hpp \\(level 1\\) includes tensor.hpp \\(level 2\\)"
   include/attn/error.hpp "#include \"attn/tensor.hpp\"")
 expect("in a cycle: .*tensor.hpp" include/attn/tensor.hpp "#include <attn/options.hpp>")
+expect("detail/text/text.hpp includes detail/kernels/kernel_table.hpp, which is of the same level"
+  include/attn/detail/text/text.hpp "#include \"attn/detail/kernels/kernel_table.hpp\"")
+expect("executor.hpp includes random.hpp, which is of the same level"
+  include/attn/executor.hpp "#include \"attn/random.hpp\"")
+expect("new.hpp does not refuse to be included by users"
+  include/attn/detail/text/new.hpp "// attn/detail/text/new.hpp - level 3: new.")
 expect("includes lost.hpp, which does not exist" include/attn/tile.hpp "#include \"attn/lost.hpp\"")
 expect("new.hpp is missing from the table" include/attn/new.hpp "// attn/new.hpp - level 2: new.")
 expect("begin with '// attn/new.hpp" include/attn/new.hpp "// attn/new.hpp - level two: new.")
 expect("belongs in config.hpp alone" include/attn/tile.hpp "#ifdef __cpp_exceptions")
 expect("belongs in openmp.hpp alone" include/attn/tile.hpp "#ifdef _OPENMP")
-expect("belongs in executor.hpp alone" include/attn/tile.hpp "inline std::thread t;")
+expect("belongs in thread_pool.hpp alone" include/attn/tile.hpp "inline std::thread t;")
 expect("no header of a library may" include/attn/tile.hpp "inline auto e = std::getenv(\"A\");")
-expect("reference.hpp includes detail/simd.hpp"
-  include/attn/reference.hpp "#include \"attn/detail/simd.hpp\"")
+expect("reference.hpp includes detail/text/text.hpp"
+  include/attn/reference.hpp "#include \"attn/detail/text/text.hpp\"")
 expect("attn.hpp reaches openmp.hpp" include/attn/attn.hpp "#include \"attn/openmp.hpp\"")
-expect("examples use public names alone" examples/new.cpp "#include \"attn/detail/simd.hpp\"")
+expect("examples use public names alone" examples/new.cpp "#include \"attn/detail/text/text.hpp\"")
 expect("examples use public names alone" examples/new.cpp "attn::detail::f();")

@@ -1,7 +1,7 @@
 // tests/hygiene/second_copy.hpp - what the library of attn_second_copy offers to its program.
 #pragma once
 
-#include "attn/detail/simd.hpp"
+#include "attn/instruction_set.hpp"
 
 extern "C" {
 using AttendFunction = attn::InstructionSet(const float* q, const float* k, const float* v,

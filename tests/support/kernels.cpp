@@ -1,4 +1,5 @@
-#include "attn/detail/micro_kernels.hpp"
+#include "attn/config.hpp"
+#include "attn/detail/kernels/micro_kernels.hpp"
 
 namespace attn {
 namespace detail {

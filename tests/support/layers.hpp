@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attn/layer_norm.hpp"
-#include "attn/multi_head.hpp"
+#include "attn/layers/layer_norm.hpp"
+#include "attn/layers/multi_head.hpp"
 #include "attn/reference.hpp"
 #include "support/formula.hpp"
 #include "support/oracle.hpp"

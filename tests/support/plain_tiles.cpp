@@ -5,8 +5,9 @@
 #include <cstring>
 #include <limits>
 
-#include "attn/detail/matrix_unit.hpp"
-#include "attn/detail/micro_kernels.hpp"
+#include "attn/config.hpp"
+#include "attn/detail/kernels/matrix_unit.hpp"
+#include "attn/detail/kernels/micro_kernels.hpp"
 
 namespace attn {
 namespace test {

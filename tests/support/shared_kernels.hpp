@@ -3,7 +3,8 @@
 // The build includes this header before everything else (see CMakeLists.txt).
 #pragma once
 
-#include "attn/detail/micro_kernels.hpp"
+#include "attn/config.hpp"
+#include "attn/detail/kernels/micro_kernels.hpp"
 
 namespace attn {
 namespace detail {

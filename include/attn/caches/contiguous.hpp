@@ -1,15 +1,15 @@
-// attn/caches/contiguous.hpp - level 3: a cache of fixed capacity, one run of memory a sequence and
-// head.
+// attn/caches/contiguous.hpp - level 11: a cache of fixed capacity, one run of memory a sequence
+// and head.
 #pragma once
 
 #include <string>
 
 #include "attn/config.hpp"
-#include "attn/detail/call_shapes.hpp"
-#include "attn/detail/check.hpp"
-#include "attn/detail/rows.hpp"
-#include "attn/detail/tensor_ref.hpp"
-#include "attn/detail/token_cache.hpp"
+#include "attn/detail/caches/token_cache.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/check.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 

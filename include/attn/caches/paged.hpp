@@ -1,4 +1,4 @@
-// attn/caches/paged.hpp - level 3: a cache of pages from one pool, for sequences whose lengths
+// attn/caches/paged.hpp - level 11: a cache of pages from one pool, for sequences whose lengths
 // differ much and for those that begin alike.
 #pragma once
 
@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "attn/config.hpp"
-#include "attn/detail/call_shapes.hpp"
-#include "attn/detail/check.hpp"
-#include "attn/detail/rows.hpp"
-#include "attn/detail/tensor_ref.hpp"
-#include "attn/detail/token_cache.hpp"
+#include "attn/detail/caches/token_cache.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/check.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/error.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"

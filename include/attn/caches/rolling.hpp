@@ -1,4 +1,4 @@
-// attn/caches/rolling.hpp - level 3: a cache that holds the last tokens of endless sequences.
+// attn/caches/rolling.hpp - level 11: a cache that holds the last tokens of endless sequences.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "attn/config.hpp"
-#include "attn/detail/call_shapes.hpp"
-#include "attn/detail/check.hpp"
-#include "attn/detail/rows.hpp"
-#include "attn/detail/tensor_ref.hpp"
-#include "attn/detail/token_cache.hpp"
+#include "attn/detail/caches/token_cache.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/check.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/error.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"

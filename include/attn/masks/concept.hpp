@@ -1,10 +1,10 @@
-// attn/masks/concept.hpp - level 3: what a mask is.
+// attn/masks/concept.hpp - level 6: what a mask is.
 #pragma once
 
 #include <type_traits>
 
 #include "attn/config.hpp"
-#include "attn/detail/mask_checker.hpp"
+#include "attn/detail/call/mask_checker.hpp"
 #include "attn/tile.hpp"
 
 namespace attn {

@@ -1,4 +1,4 @@
-// attn/masks/function.hpp - level 3: ALiBi, and masks and score functions that are the user's
+// attn/masks/function.hpp - level 7: ALiBi, and masks and score functions that are the user's
 // lambdas.
 #pragma once
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "attn/config.hpp"
-#include "attn/detail/float_bits.hpp"
-#include "attn/detail/micro_kernels.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/kernels/micro_kernels.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/tile.hpp"
 

@@ -1,4 +1,4 @@
-// attn/masks/positional.hpp - level 3: masks that follow from positions: causal masks, sliding
+// attn/masks/positional.hpp - level 7: masks that follow from positions: causal masks, sliding
 // windows, key lengths. They skip the tiles they drop, and run no code in the tiles they keep.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "attn/config.hpp"
-#include "attn/detail/float_bits.hpp"
+#include "attn/detail/base/float_bits.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/options.hpp"
 #include "attn/tile.hpp"

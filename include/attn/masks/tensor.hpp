@@ -1,4 +1,4 @@
-// attn/masks/tensor.hpp - level 3: masks and biases that are tensors of the shape of the scores.
+// attn/masks/tensor.hpp - level 7: masks and biases that are tensors of the shape of the scores.
 #pragma once
 
 #include <algorithm>
@@ -6,10 +6,10 @@
 #include <type_traits>
 
 #include "attn/config.hpp"
-#include "attn/detail/float_bits.hpp"
-#include "attn/detail/micro_kernels.hpp"
-#include "attn/detail/rows.hpp"
-#include "attn/detail/tensor_ref.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/kernels/micro_kernels.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/tensor.hpp"
 #include "attn/tile.hpp"

@@ -1,0 +1,137 @@
+// attn/detail/call/call_shapes.hpp - level 5: the tensors of one call, by name, and its error
+// texts.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <string>
+
+#include "attn/config.hpp"
+#include "attn/detail/call/overlap.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/error.hpp"
+#include "attn/tensor.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+inline namespace ATTN_ERRORS {
+
+struct NamedTensor {
+  const char* name = nullptr;
+  TensorRef tensor;
+  Shape4 shape;  ///< as the texts spell it
+};
+
+/// Collects the tensors of a call, so that each error text names the function, the rule and every
+/// shape. No text is built unless something is wrong.
+class CallShapes {
+ public:
+  explicit CallShapes(const char* function) : function_(function) {}
+
+  /// Adds an input, validates its extents and pointer, and tests it against the outputs so far.
+  void add_input(const char* name, const TensorRef& tensor) {
+    add_input(name, tensor, tensor.shape);
+  }
+  /// The same for storage of which the call sees `shape`.
+  void add_input(const char* name, const TensorRef& tensor, const Shape4& shape) {
+    add(name, tensor, shape, false);
+    for (int i = 0; i + 1 < count_; ++i) {
+      if (is_output_[i]) require_apart(tensors_[i], tensors_[count_ - 1]);
+    }
+  }
+  /// Adds an output, validates it, and tests it against everything so far.
+  void add_output(const char* name, const TensorRef& tensor) {
+    add(name, tensor, tensor.shape, true);
+    const Shape4& shape = tensor.shape;
+    const Stride4& stride = tensor.stride;
+    if (!is_empty(shape) &&
+        ((shape.batch > 1 && stride.batch == 0) || (shape.heads > 1 && stride.heads == 0) ||
+         (shape.length > 1 && stride.length == 0) || (shape.dim > 1 && stride.dim == 0))) {
+      raise_shape(std::string("an axis of ") + name +
+                  " longer than 1 has stride 0: its elements would be written over each other");
+    }
+    for (int i = 0; i + 1 < count_; ++i) require_apart(tensors_[count_ - 1], tensors_[i]);
+  }
+  /// A tensor that only appears in the texts.
+  void add_text_only(const char* name, const Shape4& shape) {
+    extra_text_ += std::string(", ") + describe(name, shape);
+  }
+
+  /// From now on the call is about one sequence of a ragged batch.
+  void set_sequence(Index sequence, Index query_length, Index key_length) {
+    sequence_ = sequence;
+    query_length_ = query_length;
+    key_length_ = key_length;
+  }
+  /// The batches that the call computes, of `all`.
+  KeyRange batches(Index all) const {
+    return sequence_ < 0 ? KeyRange{0, all} : KeyRange{sequence_, sequence_ + 1};
+  }
+
+  void require(bool holds, const char* rule) const {
+    if (!holds) raise_shape(rule);
+  }
+
+  /// The tensors so far, in their order.
+  Span<const NamedTensor> tensors() const { return Span<const NamedTensor>(tensors_, count_); }
+
+  [[noreturn]] ATTN_COLD void raise_shape(const std::string& rule) const {
+    raise_shape_error(message(rule));
+  }
+  [[noreturn]] ATTN_COLD void raise_option(const std::string& rule) const {
+    raise_option_error(message(rule));
+  }
+
+ private:
+  static constexpr int kMaxTensors = 24;
+
+  void add(const char* name, const TensorRef& tensor, const Shape4& shape, bool is_output) {
+    if (count_ == kMaxTensors) {  // more masks than that: keep the newest input in the last place
+      --count_;
+    }
+    tensors_[count_] = NamedTensor{name, tensor, shape};
+    is_output_[count_] = is_output;
+    ++count_;
+    const Shape4& s = tensor.shape;
+    if (s.batch < 0 || s.heads < 0 || s.length < 0 || s.dim < 0) {
+      raise_shape(std::string(name) + " has a negative extent");
+    }
+    if (tensor.data == nullptr && !is_empty(s)) {
+      raise_shape(std::string(name) + " is not empty, but its pointer is null");
+    }
+  }
+
+  void require_apart(const NamedTensor& output, const NamedTensor& other) const {
+    if (overlaps(output.tensor, other.tensor)) {
+      raise_shape(std::string(output.name) + " overlaps " + other.name + " in memory");
+    }
+  }
+
+  ATTN_COLD std::string message(const std::string& rule) const {
+    std::string text = std::string(function_) + ": " + rule + "; got ";
+    for (int i = 0; i < count_; ++i) {
+      if (i > 0) text += ", ";
+      text += describe(tensors_[i].name, tensors_[i].shape);
+    }
+    if (sequence_ >= 0) {
+      text += ", sequence " + std::to_string(sequence_) + " of " + std::to_string(query_length_) +
+              " queries and " + std::to_string(key_length_) + " keys";
+    }
+    return text + extra_text_;
+  }
+
+  const char* function_;
+  NamedTensor tensors_[kMaxTensors];
+  bool is_output_[kMaxTensors] = {};
+  int count_ = 0;
+  std::string extra_text_;
+  Index sequence_ = -1;  // all batches
+  Index query_length_ = 0, key_length_ = 0;
+};
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,166 @@
+// attn/detail/call/mask_checker.hpp - level 5: what masks tell the checks of a call, and where
+// query positions come from.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <optional>
+#include <string>
+
+#include "attn/config.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/text/text.hpp"
+#include "attn/options.hpp"
+
+namespace attn {
+namespace detail {
+
+/// The strides of a [B|1, Hq|1, Sq|1, Sk|1] view, with 0 for the axes of size 1.
+inline Stride4 broadcast_stride(const Shape4& shape, const Stride4& stride) {
+  return Stride4{shape.batch == 1 ? 0 : stride.batch, shape.heads == 1 ? 0 : stride.heads,
+                 shape.length == 1 ? 0 : stride.length, shape.dim == 1 ? 0 : stride.dim};
+}
+
+inline namespace ATTN_ERRORS {
+
+/// Gathers what the masks of a call say. One query position p(b, i) = i + offset(b) serves causal
+/// masks, windows, ALiBi and lambdas; the offset comes from, in this order: a causal mask that says
+/// so, options.query_offset, the past of a cache, Sk - Sq. Two that are given must agree.
+class MaskChecker {
+ public:
+  enum class Need { any_offset, explicit_offset };
+
+  /// `scores`: (B, Hq, Sq, Sk). `largest`: the largest finite value of the accumulation type.
+  MaskChecker(CallShapes& call, Shape4 scores, double largest)
+      : call_(call), scores_(scores), largest_(largest) {}
+
+  const Shape4& scores() const { return scores_; }
+
+  /// This mask depends on positions. `explicit_offset`: it refuses the default unless Sq == Sk.
+  void use_position(const char* mask, Need need = Need::any_offset) {
+    position_user_ = mask;
+    if (need == Need::explicit_offset) needs_offset_ = true;
+  }
+
+  /// This mask (or option) says where query 0 stands.
+  void declare_offset(const char* mask, const PerBatch& offset) {
+    check_per_batch(mask, offset);
+    if (offset_ && differ(*offset_, offset)) {
+      call_.raise_option(std::string(offset_name_) + " and " + mask +
+                         " give different positions to the queries");
+    }
+    if (!offset_) offset_name_ = mask;
+    offset_ = offset;
+    has_value_ = true;
+  }
+  void declare_offset_of_mask(const char* mask, const PerBatch& offset) {
+    position_user_ = mask;
+    declare_offset(mask, offset);
+  }
+  void declare_bottom_right(const char* mask) {
+    const bool had_value = has_value_;
+    // A cache knows the last key of each sequence, and that is where its last query stands.
+    declare_offset_of_mask(mask, past_ ? *past_ : PerBatch(scores_.dim - scores_.length));
+    has_value_ = had_value;  // Sk - Sq: does not say whether Sk counts the padding
+  }
+  /// The past of a cache: used if nothing else is said.
+  void set_past(const PerBatch& past) { past_ = past; }
+
+  void use_key_lengths(const PerBatch& lengths) {
+    check_per_batch("key_lengths", lengths);
+    const KeyRange batches = call_.batches(scores_.batch);
+    for (Index b = batches.begin; b < batches.end; ++b) {
+      if (lengths[b] < 0 || lengths[b] > scores_.dim) {
+        call_.raise_option("key_lengths must lie within 0 and the number of keys " +
+                           std::to_string(scores_.dim) + ", got " + std::to_string(lengths[b]) +
+                           " for batch " + std::to_string(b));
+      }
+    }
+    has_key_lengths_ = true;
+  }
+
+  /// A mask or bias tensor: [B|1, Hq|1, Sq|1, Sk|1].
+  void check_score_view(const char* name, const TensorRef& view) {
+    call_.add_input(name, view);
+    const Shape4& s = view.shape;
+    const bool fits =
+        (s.batch == 1 || s.batch == scores_.batch) && (s.heads == 1 || s.heads == scores_.heads) &&
+        (s.length == 1 || s.length == scores_.length) && (s.dim == 1 || s.dim == scores_.dim);
+    if (!fits) {
+      call_.raise_shape(std::string("the ") + name +
+                        " must have the shape of the scores, or 1, on every axis: " +
+                        describe("scores", scores_));
+    }
+  }
+
+  /// One finite number a query head.
+  void check_per_head(const char* name, Span<const double> values, bool allow_minus_infinity) {
+    if (values.size() != scores_.heads) {
+      call_.raise_shape(std::string(name) + " must hold one number a query head, " +
+                        std::to_string(scores_.heads) + ", got " + std::to_string(values.size()));
+    }
+    for (const double value : values) {
+      if (allow_minus_infinity && is_negative_infinity(value)) continue;
+      if (!is_finite(value) || value > largest_ || value < -largest_) {
+        call_.raise_option(std::string(name) + " must be finite in the accumulation type, got " +
+                           general(value));
+      }
+    }
+  }
+
+  /// One number, or one each batch of q.
+  void check_per_batch(const char* name, const PerBatch& values) {
+    if (!values.is_scalar() && values.size() != scores_.batch) {
+      call_.raise_shape(std::string(name) + " must hold one number, or one each batch of q, " +
+                        std::to_string(scores_.batch) + ", got " + std::to_string(values.size()));
+    }
+  }
+
+  [[noreturn]] void raise_option(const std::string& rule) const { call_.raise_option(rule); }
+
+  /// After all masks: the offset of the queries.
+  PerBatch resolve_offset() const {
+    const Index queries = scores_.length, keys = scores_.dim;
+    if (position_user_ != nullptr && has_key_lengths_ && queries != keys && !has_value_ && !past_) {
+      call_.raise_shape(std::string(position_user_) +
+                        " with key_lengths and a query length that is not the key length: say "
+                        "where the queries stand, as causal_from(offset) or "
+                        "options.query_offset (length - Sq: at the end of the valid keys)");
+    }
+    if (needs_offset_ && queries != keys && !offset_ && !past_) {
+      call_.raise_shape(
+          "causal() needs as many queries as keys, or a position: use causal_top_left() (offset "
+          "0), "
+          "causal_bottom_right() (offset Sk - Sq), causal_from(offset) or options.query_offset");
+    }
+    if (offset_) return *offset_;
+    if (past_) return *past_;
+    return PerBatch(keys - queries);
+  }
+
+ private:
+  bool differ(const PerBatch& a, const PerBatch& b) const {
+    const KeyRange batches = call_.batches(scores_.batch);
+    for (Index batch = batches.begin; batch < batches.end; ++batch) {
+      if (a[batch] != b[batch]) return true;
+    }
+    return false;
+  }
+
+  CallShapes& call_;
+  Shape4 scores_;
+  double largest_;
+  std::optional<PerBatch> offset_, past_;
+  const char* offset_name_ = nullptr;
+  const char* position_user_ = nullptr;
+  bool has_value_ = false;  // an offset was given as a number, not as Sk - Sq
+  bool needs_offset_ = false;
+  bool has_key_lengths_ = false;
+};
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+}  // namespace attn

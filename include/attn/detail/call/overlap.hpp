@@ -1,0 +1,98 @@
+// attn/detail/call/overlap.hpp - level 5: do two views share memory?
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <cstdint>
+#include <utility>
+
+#include "attn/config.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+
+namespace attn {
+namespace detail {
+
+constexpr bool is_empty(const Shape4& shape) {
+  return shape.batch == 0 || shape.heads == 0 || shape.length == 0 || shape.dim == 0;
+}
+
+/// The bytes that a view may touch: [begin, end).
+struct ByteRange {
+  std::uintptr_t begin, end;
+
+  explicit ByteRange(const TensorRef& t) {
+    begin = end = reinterpret_cast<std::uintptr_t>(t.data);
+    end += static_cast<std::uintptr_t>(t.element_size);
+    const Index extents[4] = {t.shape.batch, t.shape.heads, t.shape.length, t.shape.dim};
+    const Index strides[4] = {t.stride.batch, t.stride.heads, t.stride.length, t.stride.dim};
+    for (int axis = 0; axis < 4; ++axis) {
+      const Index reach = (extents[axis] - 1) * strides[axis] * t.element_size;
+      (reach < 0 ? begin : end) += static_cast<std::uintptr_t>(reach);
+    }
+  }
+};
+
+struct OverlapAxis {
+  Index stride, a, b;  // |stride|; extents in the two views
+};
+
+/// Whether index differences exist that bridge `distance` elements. Each axis reaches further than
+/// all the later ones together, so at most two differences an axis can do.
+inline bool can_bridge(const OverlapAxis* axis, const OverlapAxis* end, Index distance) {
+  if (axis == end) return distance == 0;
+  Index steps = distance / axis->stride;
+  if (distance % axis->stride < 0) --steps;  // rounded down
+  for (int i = 0; i < 2; ++i, ++steps) {
+    // View a's index minus view b's lies in [-(b - 1), a - 1].
+    if (steps > -axis->b && steps < axis->a &&
+        can_bridge(axis + 1, end, distance - steps * axis->stride)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Whether two views share an element. Views of one element size and equal strides (axes of length
+/// 1 apart) that nest are told apart exactly, so interleaved slices of one packed buffer do not
+/// overlap; for others, intersecting address ranges count as an overlap.
+inline bool overlaps(const TensorRef& a, const TensorRef& b) {
+  if (is_empty(a.shape) || is_empty(b.shape) || a.data == nullptr || b.data == nullptr) {
+    return false;
+  }
+  const ByteRange range_a(a), range_b(b);
+  if (range_a.end <= range_b.begin || range_b.end <= range_a.begin) return false;
+  if (a.element_size != b.element_size) return true;
+
+  const Index extents_a[4] = {a.shape.batch, a.shape.heads, a.shape.length, a.shape.dim};
+  const Index extents_b[4] = {b.shape.batch, b.shape.heads, b.shape.length, b.shape.dim};
+  const Index strides_a[4] = {a.stride.batch, a.stride.heads, a.stride.length, a.stride.dim};
+  const Index strides_b[4] = {b.stride.batch, b.stride.heads, b.stride.length, b.stride.dim};
+  OverlapAxis axes[4];
+  int count = 0;
+  for (int i = 0; i < 4; ++i) {
+    const bool single_a = extents_a[i] == 1, single_b = extents_b[i] == 1;
+    if (single_a && single_b) continue;
+    if (!single_a && !single_b && strides_a[i] != strides_b[i]) return true;
+    Index stride = single_a ? strides_b[i] : strides_a[i];
+    if (stride == 0) continue;  // the same element again
+    // A negative stride is mirrored below: the lowest addresses are compared.
+    if (stride < 0) stride = -stride;
+    int place = count++;
+    for (; place > 0 && axes[place - 1].stride < stride; --place) axes[place] = axes[place - 1];
+    axes[place] = OverlapAxis{stride, extents_a[i], extents_b[i]};
+  }
+  Index reach_a = 0, reach_b = 0;  // of the axes below
+  for (int i = count - 1; i >= 0; --i) {
+    if (axes[i].stride <= reach_a || axes[i].stride <= reach_b) return true;  // does not nest
+    reach_a += (axes[i].a - 1) * axes[i].stride;
+    reach_b += (axes[i].b - 1) * axes[i].stride;
+  }
+  const Index bytes = static_cast<Index>(range_b.begin - range_a.begin);
+  if (bytes % a.element_size != 0) return true;
+  return can_bridge(axes, axes + count, bytes / a.element_size);
+}
+
+}  // namespace detail
+}  // namespace attn

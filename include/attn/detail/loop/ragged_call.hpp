@@ -1,0 +1,245 @@
+// attn/detail/loop/ragged_call.hpp - level 9: many sequences of different lengths, packed one
+// behind the other, each a call of attention of its own.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+
+#include "attn/config.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/check.hpp"
+#include "attn/detail/call/parallel.hpp"
+#include "attn/detail/forms/scratch.hpp"
+#include "attn/detail/loop/driver.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/masks/concept.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+namespace detail {
+
+/// Packed queries, and the keys of each sequence: packed too, or those of a cache.
+template <class A>
+struct RaggedCall {
+  TensorRef q, out;
+  Tensor4<A> log_sum_exp;
+  KeyValueSource source;
+  PerBatch query_starts = 0, key_starts = 0;
+  bool is_cached = false;
+
+  Index sequences() const { return query_starts.size() - 1; }
+  Index query_length(Index s) const { return query_starts[s + 1] - query_starts[s]; }
+  Index key_length(Index s) const {
+    return is_cached ? source.end[s] : key_starts[s + 1] - key_starts[s];
+  }
+  /// Sizes the work of a sequence relative to that of the others.
+  double work(Index s) const {
+    return static_cast<double>(query_length(s)) * static_cast<double>(key_length(s));
+  }
+
+  /// Tokens first .. first + count - 1 of a packed tensor, as the only ones of all batches.
+  static TensorRef part(TensorRef packed, Index first, Index count, Index batch) {
+    if (count > 0) packed.data = packed.at(first * packed.stride.length);
+    packed.shape.batch = batch;
+    packed.shape.length = count;
+    packed.stride.batch = 0;
+    return packed;
+  }
+  KeyValueSource keys_of(Index s) const {
+    if (!is_cached) {
+      const Index first = key_starts[s], count = key_length(s);
+      return {part(source.keys, first, count, 1), part(source.values, first, count, 1)};
+    }
+    KeyValueSource keys = source;
+    keys.length = keys.key_shape.length = keys.value_shape.length = key_length(s);
+    return keys;
+  }
+};
+
+inline namespace ATTN_ERRORS {
+
+/// The attention of one sequence, checked.
+template <class A, class M>
+AttentionCall<A> describe_sequence(const CallShapes& shapes, const RaggedCall<A>& ragged, Index s,
+                                   const M& mask, const AttentionOptions& options) {
+  const Index first = ragged.query_starts[s], count = ragged.query_length(s);
+  CallShapes call = shapes;
+  call.set_sequence(s, count, ragged.key_length(s));
+  AttentionOutputs<A> extra;
+  if (ragged.log_sum_exp.data() != nullptr) {
+    const TensorRef rows = ragged.part(TensorRef(ragged.log_sum_exp), first, count, 1);
+    extra.log_sum_exp =
+        Tensor4<A>(static_cast<A*>(const_cast<void*>(rows.data)), rows.shape, rows.stride);
+  }
+  const Index batch = ragged.sequences();
+  const PerBatch past = ragged.source.end - count;
+  return describe_call<A>(call, ragged.part(ragged.q, first, count, batch), ragged.keys_of(s),
+                          ragged.is_cached ? &past : nullptr,
+                          ragged.part(ragged.out, first, count, batch), mask, options, extra);
+}
+
+/// Checks where sequences begin among `total` tokens.
+inline void check_starts(const CallShapes& call, const char* name, const PerBatch& starts,
+                         Index total) {
+  const auto raise = [&](const std::string& rule) {
+    call.raise_shape(std::string(name) + " must " + rule);
+  };
+  if (starts.is_scalar() || starts.size() < 1) {
+    raise("hold one number a sequence and one for the end");
+  }
+  if (starts[0] != 0) raise("begin with 0, got " + std::to_string(starts[0]));
+  for (Index s = 0; s + 1 < starts.size(); ++s) {
+    if (starts[s + 1] < starts[s]) {
+      raise("not decrease, got " + std::to_string(starts[s]) + " and then " +
+            std::to_string(starts[s + 1]));
+    }
+  }
+  const Index end = starts[starts.size() - 1];
+  if (end != total) {
+    raise("end with the number of packed tokens, " + std::to_string(total) + ", got " +
+          std::to_string(end));
+  }
+}
+
+/// Checks the inputs of a call.
+template <class A>
+void check_ragged(CallShapes& call, const RaggedCall<A>& ragged) {
+  const Shape4 &q = ragged.q.shape, &k = ragged.source.key_shape, &v = ragged.source.value_shape;
+  call.add_input("q", ragged.q);
+  call.add_input("k", ragged.source.keys, k);
+  call.add_input("v", ragged.source.values, v);
+  call.require(q.batch == 1, "packed tensors must have batch 1");
+  check_starts(call, ragged.is_cached ? "query_starts" : "starts", ragged.query_starts, q.length);
+  if (ragged.is_cached) {
+    check_inputs(call, Shape4{k.batch, q.heads, q.length, q.dim}, k, v);
+    if (k.batch != ragged.sequences()) {
+      call.raise_shape("query_starts must hold one number a sequence of the cache, " +
+                       std::to_string(k.batch) + ", and one for the end, got " +
+                       std::to_string(ragged.query_starts.size()));
+    }
+    return;
+  }
+  check_inputs(call, q, k, v);
+  check_starts(call, "key_starts", ragged.key_starts, k.length);
+  if (ragged.key_starts.size() != ragged.query_starts.size()) {
+    call.raise_shape("query_starts and key_starts must hold as many numbers, got " +
+                     std::to_string(ragged.query_starts.size()) + " and " +
+                     std::to_string(ragged.key_starts.size()));
+  }
+}
+
+/// How the sequences are run: those with much work one after the other, each by all workers; the
+/// others side by side. Bits do not depend on it.
+struct RaggedPlan {
+  Index workers = 1;
+  double much_work = 0;    ///< more than a worker's share of all sequences
+  std::size_t bytes = 0;   ///< of scratch for one sequence with much work
+  std::size_t single = 0;  ///< of scratch for one of the others
+
+  bool has_much(double work) const { return work > much_work; }
+  std::size_t total_bytes() const {
+    return (std::max)(bytes, single * static_cast<std::size_t>(workers));
+  }
+};
+
+template <class A, class M>
+RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall<A>& ragged, const M& mask,
+                       const AttentionOptions& options) {
+  RaggedPlan plan;
+  double work = 0;
+  for (Index s = 0; s < ragged.sequences(); ++s) work += ragged.work(s);
+  plan.workers =
+      (std::max)(Index{1}, (std::min)(worker_count(options.executor), ragged.sequences()));
+  plan.much_work = work / static_cast<double>(worker_count(options.executor));
+  for (Index s = 0; s < ragged.sequences(); ++s) {
+    const AttentionCall<A> call = describe_sequence(shapes, ragged, s, mask, options);
+    const Index items = call.num_groups * call.num_blocks() * call.num_splits();
+    if (items == 0) continue;
+    if (plan.has_much(ragged.work(s))) {
+      const Index workers = (std::min)(worker_count(options.executor), items);
+      plan.bytes = (std::max)(plan.bytes, scratch_bytes(call, workers));
+    } else {
+      plan.single = (std::max)(plan.single, scratch_bytes(call, 1));
+    }
+  }
+  return plan;
+}
+
+/// Checks and runs a ragged call.
+template <class A, class M>
+void attend_ragged(CallShapes& shapes, const RaggedCall<A>& ragged, const M& mask,
+                   const AttentionOptions& options) {
+  check_ragged(shapes, ragged);
+  AttentionOutputs<A> extra;
+  extra.log_sum_exp = ragged.log_sum_exp;
+  check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, extra);
+  check_options(shapes, options, static_cast<double>((std::numeric_limits<A>::max)()));
+  for (Index s = 0; s < ragged.sequences(); ++s) {
+    if (ragged.source.begin[s] == 0) continue;  // all of it is held
+    require_held_keys(shapes, describe_sequence(shapes, ragged, s, mask, options));
+  }
+  const RaggedPlan plan = plan_ragged(shapes, ragged, mask, options);
+  const WorkMemory memory(shapes, options.workspace, plan.total_bytes(), "ragged_workspace_bytes");
+  const auto run = [&](Index s, Executor* executor, Workspace workspace) {
+    AttentionOptions own = options;
+    own.executor = executor;
+    own.workspace = workspace;
+    run_attention(shapes, describe_sequence(shapes, ragged, s, mask, own), own);
+  };
+  for (Index s = 0; s < ragged.sequences(); ++s) {
+    if (plan.has_much(ragged.work(s))) run(s, options.executor, {memory.data(), plan.bytes});
+  }
+  for_each_item(options.executor, plan.workers, ragged.sequences(), [&](Index slot, Index s) {
+    if (plan.has_much(ragged.work(s))) return;
+    char* const own =
+        static_cast<char*>(memory.data()) + static_cast<std::size_t>(slot) * plan.single;
+    run(s, nullptr, {own, plan.single});
+  });
+}
+
+/// The memory that one accumulation type takes. The mask does not change the size.
+template <class A>
+std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall<A>& ragged,
+                            const AttentionOptions& options) {
+  AttentionOptions sizing;
+  sizing.instruction_set = options.instruction_set;
+  sizing.allow_bf16_weights = options.allow_bf16_weights;
+  sizing.executor = options.executor;
+  const std::size_t bytes = plan_ragged(shapes, ragged, Mask(), sizing).total_bytes();
+  return bytes == 0 ? 0 : bytes + Arena::kAlignment;
+}
+
+template <class M>
+std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall<double>& ragged, const M& mask,
+                         const AttentionOptions& options) {
+  check_ragged(shapes, ragged);
+  check_options(shapes, options);
+  for (Index s = 0; s < ragged.sequences(); ++s) {
+    const Index count = ragged.query_length(s);
+    CallShapes call = shapes;
+    call.set_sequence(s, count, ragged.key_length(s));
+    const PerBatch past = ragged.source.end - count;
+    resolve_offset(call, ragged.part(ragged.q, 0, count, ragged.sequences()), ragged.keys_of(s),
+                   ragged.is_cached ? &past : nullptr, mask, options,
+                   (std::numeric_limits<double>::max)());
+  }
+  RaggedCall<float> in_float;
+  in_float.q = ragged.q;
+  in_float.source = ragged.source;
+  in_float.query_starts = ragged.query_starts;
+  in_float.key_starts = ragged.key_starts;
+  in_float.is_cached = ragged.is_cached;
+  return (std::max)(ragged_bytes_of(shapes, in_float, options),
+                    ragged_bytes_of(shapes, ragged, options));
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,232 @@
+// attn/detail/projection/rotary_rows.hpp - level 13: the angles of positions, and tokens turned by
+// them.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "attn/config.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/parallel.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/executor.hpp"
+#include "attn/layers/rotary_scaling.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+namespace detail {
+
+/// The cosines and sines of some pairs at one position.
+struct RotaryRow {
+  static constexpr Index kPairs = 64;  ///< taken together: a head dim of 128, and 1 KiB of stack
+  double cosines[kPairs], sines[kPairs];
+
+  /// Whether this row turns nothing.
+  bool is_identity(Index count) const {
+    for (Index i = 0; i < count; ++i) {
+      if (cosines[i] != 1 || sines[i] != 0) return false;
+    }
+    return true;
+  }
+};
+
+/// What gives each position its angles: frequencies, or tables for the first positions.
+///
+/// With frequencies, position p = first + r, first a multiple of 64 and |r| < 64, is turned by
+/// `first` and by r, whose cosines and sines are tabulated: one sine in 64 tokens, no limit to p,
+/// and bits that depend on p alone.
+struct RotaryTable {
+  static constexpr Index kSteps = 64;
+
+  Index pairs = 0;
+  std::vector<double> frequencies;     ///< [pairs]; empty: cosines and sines are given
+  std::vector<double> cosines, sines;  ///< [kSteps, pairs], or given: [positions, pairs]
+  double factor = 1;
+
+  bool is_given() const { return frequencies.empty(); }
+  Index given_positions() const {
+    return pairs == 0 ? 0 : static_cast<Index>(cosines.size()) / pairs;
+  }
+  /// The multiple of kSteps next to a position, on the side of 0.
+  static Index first_of(Index position) { return position - position % kSteps; }
+
+  /// The angles of position `first`.
+  void start_row(Index first, Index first_pair, Index count, RotaryRow& row) const {
+    if (is_given()) return;
+    for (Index i = 0; i < count; ++i) {
+      const double angle =
+          static_cast<double>(first) * frequencies[static_cast<std::size_t>(first_pair + i)];
+      row.cosines[i] = std::cos(angle);
+      row.sines[i] = std::sin(angle);
+    }
+  }
+  /// The angles of `position`, `start` being those of first_of(position).
+  void finish_row(Index position, const RotaryRow& start, Index first_pair, Index count,
+                  RotaryRow& row) const {
+    const Index r = is_given() ? position : position % kSteps;
+    const Index line = (r < 0 ? -r : r) * pairs + first_pair;
+    const double* const c = cosines.data() + line;
+    const double* const s = sines.data() + line;
+    const double sign = r < 0 ? -1 : 1;
+    for (Index i = 0; i < count; ++i) {
+      if (is_given()) {
+        row.cosines[i] = c[i];
+        row.sines[i] = s[i];
+      } else {
+        const double sine = sign * s[i];
+        row.cosines[i] = factor * (start.cosines[i] * c[i] - start.sines[i] * sine);
+        row.sines[i] = factor * (start.sines[i] * c[i] + start.cosines[i] * sine);
+      }
+    }
+  }
+};
+
+/// Turns pairs of one token's head. The elements of pair i lie at i * step and i * step + distance.
+template <class T>
+void turn_pairs(T* x, Index step, Index distance, Index count, const RotaryRow& row) {
+  for (Index i = 0; i < count; ++i) {
+    T &first = x[i * step], &second = x[i * step + distance];
+    const double a = convert_element<double>(first), b = convert_element<double>(second);
+    first = round_to<T>(a * row.cosines[i] - b * row.sines[i]);
+    second = round_to<T>(b * row.cosines[i] + a * row.sines[i]);
+  }
+}
+
+/// Turns the tokens first .. first + count - 1 of batch b; position(i) is that of token i.
+template <class T, class Position>
+void turn_tokens(const RotaryTable& table, bool interleaved, const Tensor4<T>& x, Index b,
+                 Index first, Index count, const Position& position) {
+  const Index dim_stride = x.stride().dim;
+  const Index step = interleaved ? 2 * dim_stride : dim_stride;
+  const Index distance = interleaved ? dim_stride : table.pairs * dim_stride;
+  for (Index pair = 0; pair < table.pairs; pair += RotaryRow::kPairs) {
+    const Index pairs = (std::min)(RotaryRow::kPairs, table.pairs - pair);
+    RotaryRow start, row;
+    for (Index i = first; i < first + count; ++i) {
+      const Index p = position(i);
+      const bool is_new = i == first || table.first_of(p) != table.first_of(position(i - 1));
+      if (is_new) table.start_row(table.first_of(p), pair, pairs, start);
+      table.finish_row(p, start, pair, pairs, row);
+      if (row.is_identity(pairs)) continue;  // 0 * infinity would be NaN, and -0 might turn to 0
+      for (Index h = 0; h < x.heads(); ++h) {
+        turn_pairs(&x(b, h, i, 0) + pair * step, step, distance, pairs, row);
+      }
+    }
+  }
+}
+
+inline namespace ATTN_ERRORS {
+
+inline RotaryTable make_rotary_table(Index head_dim, Index rotary_dim, double base,
+                                     const RotaryScaling& scaling) {
+  check_rotary(head_dim, rotary_dim, base, scaling);
+  RotaryTable table;
+  table.pairs = rotary_dim / 2;
+  table.frequencies = rotary_frequencies(rotary_dim, base, scaling);
+  table.factor = rotary_attention_factor(scaling);
+  for (Index step = 0; step < RotaryTable::kSteps; ++step) {
+    for (const double frequency : table.frequencies) {
+      table.cosines.push_back(std::cos(static_cast<double>(step) * frequency));
+      table.sines.push_back(std::sin(static_cast<double>(step) * frequency));
+    }
+  }
+  return table;
+}
+
+template <class T>
+RotaryTable copy_rotary_table(Index head_dim, const Tensor4<T>& cosines, const Tensor4<T>& sines) {
+  CallShapes call("RotaryEmbedding::from_tables");
+  call.add_input("cosines", TensorRef(cosines));
+  call.add_input("sines", TensorRef(sines));
+  call.require(cosines.shape() == sines.shape() && cosines.batch() == 1 && cosines.heads() == 1,
+               "cosines and sines must be [1, 1, positions, rotary_dim / 2] both");
+  if (cosines.dim() < 1 || 2 * cosines.dim() > head_dim) {
+    call.raise_shape("cosines and sines must have between 1 and head_dim / 2 columns, head_dim " +
+                     std::to_string(head_dim));
+  }
+  RotaryTable table;
+  table.pairs = cosines.dim();
+  for (Index p = 0; p < cosines.length(); ++p) {
+    for (Index i = 0; i < table.pairs; ++i) {
+      table.cosines.push_back(convert_element<double>(cosines(0, 0, p, i)));
+      table.sines.push_back(convert_element<double>(sines(0, 0, p, i)));
+    }
+  }
+  return table;
+}
+
+/// Checks x, whose tokens stand at position(b, i), and turns it.
+template <class T, class Position>
+void turn_all(CallShapes& call, const RotaryTable& table, bool interleaved, const Tensor4<T>& x,
+              Index head_dim, Executor* executor, const Position& position) {
+  static_assert(!std::is_const_v<T>, "attn: x is written to: its element type must not be const");
+  require_element<T>();
+  if (x.dim() != head_dim) {
+    call.raise_shape("x must have the head_dim of the embedding, " + std::to_string(head_dim));
+  }
+  if (is_empty(x.shape())) return;
+  if (table.is_given()) {
+    for (Index b = 0; b < x.batch(); ++b) {
+      for (Index i = 0; i < x.length(); ++i) {
+        const Index p = position(b, i);
+        if (p < 0 || p >= table.given_positions()) {
+          call.raise_shape("position " + std::to_string(p) + " does not lie within the " +
+                           std::to_string(table.given_positions()) + " of the given tables");
+        }
+      }
+    }
+  }
+  constexpr Index kTokens = RotaryTable::kSteps;
+  const Index blocks = (x.length() + kTokens - 1) / kTokens;
+  for_each_item(executor, worker_count(executor), x.batch() * blocks, [&](Index, Index item) {
+    const Index b = item / blocks, first = item % blocks * kTokens;
+    turn_tokens(table, interleaved, x, b, first, (std::min)(kTokens, x.length() - first),
+                [&](Index i) { return position(b, i); });
+  });
+}
+
+template <class T>
+void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, const Tensor4<T>& x,
+                  const PerBatch& first_position, Executor* executor) {
+  CallShapes call("RotaryEmbedding::apply");
+  call.add_output("x", TensorRef(x));
+  if (!first_position.is_scalar() && first_position.size() != x.batch()) {
+    call.raise_shape("first_position must hold one number, or one each batch of x, got " +
+                     std::to_string(first_position.size()));
+  }
+  turn_all(call, table, interleaved, x, head_dim, executor,
+           [&](Index b, Index i) { return first_position[b] + i; });
+}
+
+template <class T, class I>
+void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, const Tensor4<T>& x,
+                  const Tensor4<I>& positions, Executor* executor) {
+  static_assert(std::is_same_v<std::remove_const_t<I>, std::int32_t> ||
+                    std::is_same_v<std::remove_const_t<I>, std::int64_t> ||
+                    std::is_same_v<std::remove_const_t<I>, Index>,
+                "attn: the positions of RotaryEmbedding::apply are std::int32_t or std::int64_t");
+  CallShapes call("RotaryEmbedding::apply");
+  call.add_output("x", TensorRef(x));
+  call.add_input("positions", TensorRef(positions));
+  call.require((positions.batch() == x.batch() || positions.batch() == 1) &&
+                   positions.heads() == 1 && positions.length() == x.length() &&
+                   positions.dim() == 1,
+               "positions must be [batch of x or 1, 1, length of x, 1]");
+  turn_all(call, table, interleaved, x, head_dim, executor, [&](Index b, Index i) {
+    return static_cast<Index>(positions(positions.batch() == 1 ? 0 : b, 0, i, 0));
+  });
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,144 @@
+// attn/instruction_set.hpp - level 2: which vector instructions this CPU and operating system
+// offer.
+#pragma once
+
+#include "attn/config.hpp"
+
+#if (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
+#define ATTN_X86_TABLES 1
+#include <cpuid.h>
+#else
+#define ATTN_X86_TABLES 0
+#endif
+
+namespace attn {
+
+/// The kernel tables. `best` is the highest that the CPU has. `generic` and `sse2` are the same
+/// table on x86-64 (SSE2 is its baseline), `generic` and `neon` on 64-bit ARM.
+enum class InstructionSet { best, generic, sse2, avx2, avx512, neon };
+
+namespace detail {
+
+/// The name of an instruction set, for messages.
+inline const char* name_of(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::best:
+      return "best";
+    case InstructionSet::sse2:
+      return "sse2";
+    case InstructionSet::avx2:
+      return "avx2";
+    case InstructionSet::avx512:
+      return "avx512";
+    case InstructionSet::neon:
+      return "neon";
+    case InstructionSet::generic:
+      break;
+  }
+  return "generic";
+}
+
+#if ATTN_X86_TABLES
+
+// What the operating system saves on a context switch. Not _xgetbv: that needs -mxsave.
+inline unsigned long long extended_control_register() {
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return static_cast<unsigned long long>(high) << 32 | low;
+}
+
+inline InstructionSet detect_instruction_set() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return InstructionSet::generic;
+  const bool osxsave = c >> 27 & 1, avx = c >> 28 & 1, fma = c >> 12 & 1, f16c = c >> 29 & 1;
+  if (!osxsave || !avx || !fma || !f16c) return InstructionSet::sse2;
+  const unsigned long long saved = extended_control_register();
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return InstructionSet::sse2;
+  const bool avx2 = b >> 5 & 1;
+  if ((saved & 0x6) != 0x6 || !avx2) return InstructionSet::sse2;
+  const bool avx512 =
+      (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);  // F DQ BW VL
+  return (saved & 0xE6) == 0xE6 && avx512 ? InstructionSet::avx512 : InstructionSet::avx2;
+}
+
+/// Asks the system for the use of AMX's tiles, whose state it saves for those alone that ask. Needs
+/// a CPU with AVX-512.
+inline bool request_amx() {
+#if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool bf16 = d >> 22 & 1, tile = d >> 24 & 1;
+  if (!bf16 || !tile || (extended_control_register() >> 17 & 3) != 3) return false;
+  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). By number: the call is newer (Linux 5.16)
+  // than many systems' headers.
+  long result = 158;
+  __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+  return result == 0;
+#else
+  return false;
+#endif
+}
+
+/// Whether the CPU runs this table. The tables of x86-64 are ordered: each contains the lower ones.
+inline bool is_available(InstructionSet set, InstructionSet best) {
+  if (set == InstructionSet::neon) return false;
+  return static_cast<int>(set) <= static_cast<int>(best);
+}
+
+#else
+
+inline InstructionSet detect_instruction_set() {
+#if defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+  return InstructionSet::neon;
+#else
+  return InstructionSet::generic;
+#endif
+}
+
+inline bool is_available(InstructionSet set, InstructionSet best) {
+  return set == InstructionSet::best || set == InstructionSet::generic || set == best;
+}
+
+#endif
+
+}  // namespace detail
+
+/// The instruction set of the kernels that a call uses unless it asks for a lower one.
+inline InstructionSet active_instruction_set() {
+  static const InstructionSet set = detail::detect_instruction_set();
+  return set;
+}
+
+#if ATTN_X86_TABLES
+namespace detail {
+
+/// Whether AMX's bfloat16 tiles may be used. The first call asks, for the whole process.
+inline bool may_use_amx() {
+  static const bool is_granted =
+      active_instruction_set() == InstructionSet::avx512 && request_amx();
+  return is_granted;
+}
+
+/// Whether the CPU has AVX512_BF16, vectors that multiply pairs of bfloat16.
+inline bool has_bf16_dots() {
+  static const bool is_there = active_instruction_set() == InstructionSet::avx512 && [] {
+    unsigned highest = 0, a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &highest, &b, &c, &d) && highest >= 1 &&
+           __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+  }();
+  return is_there;
+}
+
+inline bool is_amd_cpu() {
+  static const bool is_amd = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541 && d == 0x69746E65 &&
+           c == 0x444D4163;  // "AuthenticAMD"
+  }();
+  return is_amd;
+}
+
+}  // namespace detail
+#endif
+
+}  // namespace attn

@@ -1,0 +1,159 @@
+// attn/layers/layer_norm.hpp - level 6: layer normalisation over the last dim.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <type_traits>
+
+#include "attn/config.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/parallel.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/detail/text/text.hpp"
+#include "attn/executor.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+
+/// What layer normalisation scales and shifts by. Views: they own nothing.
+template <class T>
+struct LayerNormWeights {
+  const T* gamma = nullptr;  ///< `dim` contiguous factors; null: 1
+  const T* beta = nullptr;   ///< `dim` contiguous summands; null: 0
+  double epsilon = 1e-5;     ///< added to the variance; finite, 0 or more
+};
+
+namespace detail {
+
+/// The sum of term(0) .. term(count - 1), in eight sums side by side that are added at the end.
+template <class A, class F>
+A sum_side_by_side(Index count, const F& term) {
+  A sum[8] = {};
+  const Index whole = count / 8 * 8;
+  for (Index i = 0; i < whole; i += 8) {
+    for (Index j = 0; j < 8; ++j) sum[j] += term(i + j);
+  }
+  for (Index i = whole; i < count; ++i) sum[i - whole] += term(i);
+  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+/// Normalises one row; out may be x.
+template <class A, class X, class T, class O>
+void normalize_row(const X* x, Index x_stride, Index dim, const LayerNormWeights<T>& weights,
+                   O* out, Index out_stride) {
+  const auto element = [&](Index d) { return static_cast<A>(x[d * x_stride]); };
+  const A size = static_cast<A>(dim);
+  const A near_mean = sum_side_by_side<A>(dim, element) / size;
+  // What rounding took from the mean is the mean of the differences; it matters where the mean is
+  // far larger than the spread.
+  const A rest = sum_side_by_side<A>(dim, [&](Index d) { return element(d) - near_mean; }) / size;
+  const auto centered = [&](Index d) { return (element(d) - near_mean) - rest; };
+  const A variance = sum_side_by_side<A>(dim,
+                                         [&](Index d) {
+                                           const A difference = centered(d);
+                                           return difference * difference;
+                                         }) /
+                     size;
+  const A spread = std::sqrt(variance + static_cast<A>(weights.epsilon));
+  const A factor = bits_of(spread) == 0 ? A(0) : 1 / spread;  // a constant row, without epsilon
+  for (Index d = 0; d < dim; ++d) {
+    A value = centered(d) * factor;
+    if (weights.gamma != nullptr) value *= static_cast<A>(weights.gamma[d]);
+    if (weights.beta != nullptr) value += static_cast<A>(weights.beta[d]);
+    out[d * out_stride] = round_to<O>(value);
+  }
+}
+
+inline bool is_valid_epsilon(double epsilon) { return is_finite(epsilon) && epsilon >= 0; }
+
+inline namespace ATTN_ERRORS {
+
+/// Calls run(row of x, row of out) for every row of the last dim.
+template <class X, class O, class Run>
+void for_each_row(const Tensor4<X>& x, const Tensor4<O>& out, Executor* executor, const Run& run) {
+  const Shape4& shape = x.shape();
+  const Index rows = shape.batch * shape.heads * shape.length;
+  if (rows == 0 || shape.dim == 0) return;
+  const Index block = ceil_div(16 * 1024, shape.dim);  // 64 KiB of float an item
+  const Index items = ceil_div(rows, block);
+  for_each_item(executor, worker_count(executor), items, [&](Index, Index item) {
+    const Index end = (std::min)(rows, (item + 1) * block);
+    for (Index row = item * block; row < end; ++row) {
+      const Index i = row % shape.length, head = row / shape.length % shape.heads;
+      const Index batch = row / (shape.length * shape.heads);
+      run(&x(batch, head, i, 0), &out(batch, head, i, 0));
+    }
+  });
+}
+
+template <class X, class T, class O>
+void check_layer_norm(CallShapes& call, const Tensor4<X>& x, const LayerNormWeights<T>& weights,
+                      const Tensor4<O>& out) {
+  const Shape4 row{1, 1, 1, x.dim()};
+  // Each row is read before it is written, so out may be x itself.
+  const bool in_place =
+      static_cast<const void*>(x.data()) == static_cast<const void*>(out.data()) &&
+      x.shape() == out.shape() && x.stride() == out.stride() && sizeof(X) == sizeof(O);
+  if (!in_place) call.add_input("x", TensorRef(x));
+  if (weights.gamma != nullptr) {
+    call.add_input("gamma", TensorRef(Tensor4<const T>(weights.gamma, row)));
+  }
+  if (weights.beta != nullptr) {
+    call.add_input("beta", TensorRef(Tensor4<const T>(weights.beta, row)));
+  }
+  call.add_output("out", TensorRef(out));
+  call.require(x.shape() == out.shape(), "out must have the shape of x");
+  if (!is_valid_epsilon(weights.epsilon)) {
+    call.raise_option("epsilon must be finite and 0 or more, got " + general(weights.epsilon));
+  }
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+
+inline namespace ATTN_ERRORS {
+
+/// out = (x - mean) / sqrt(variance + epsilon) * gamma + beta, for each row of the last dim; the
+/// variance is the biased one (divided by dim).
+///
+///   x        [B, H, S, D], any strides
+///   weights  gamma and beta of D elements, or none, and epsilon
+///   out      [B, H, S, D], any strides; x itself, or overlaps no input
+///
+/// The element types may all differ; sums are held in double if one of them is double, else in
+/// float, and rounded once. A row of equal elements gives beta, also with epsilon 0. Sizes of 0 do
+/// nothing. NaN and infinity make their row NaN.
+///
+/// Throws: ShapeError, OptionError, before anything is written.
+/// Cost: four reads of a row (from the first-level cache) and one write; allocates nothing.
+/// Error: at most (D / 16 + 8) epsilon (1 + |z|) |gamma| and one rounding of the result, z being
+/// the normalised value. Differences of more than 1e18 (double: 1e153) overflow the variance.
+/// Source: J. Ba, J. Kiros, G. Hinton, "Layer normalization" (2016).
+template <class X, class T, class O>
+void layer_norm(const X& x, const LayerNormWeights<T>& weights, O&& out,
+                Executor* executor = nullptr) {
+  static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
+                "attn: x and out of layer_norm must be attn::Tensor4 views (or Tensor4Buffer)");
+  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
+                "attn: out is written to: its element type must not be const");
+  detail::require_element<detail::ElementOf<X>>();
+  detail::require_element<T>();
+  detail::require_element<detail::ElementOf<O>>();
+  using A = AccumulationType<detail::ElementOf<X>, T, detail::ElementOf<O>>;
+  const auto from = detail::ArgumentOf<X>::view(x);
+  const auto to = detail::ArgumentOf<O>::view(out);
+  detail::CallShapes call("layer_norm");
+  detail::check_layer_norm(call, from, weights, to);
+  detail::for_each_row(from, to, executor, [&](const auto* x_row, auto* out_row) {
+    detail::normalize_row<A>(x_row, from.stride().dim, from.dim(), weights, out_row,
+                             to.stride().dim);
+  });
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace attn

@@ -1,0 +1,302 @@
+// attn/layers/multi_head.hpp - level 16: multi-head attention as a layer: projections, attention,
+// output projection. MultiHeadAttention, MultiQueryAttention and GroupedQueryAttention are one
+// class; they differ in how many key and value heads they project, which the query heads share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "attn/attention.hpp"
+#include "attn/config.hpp"
+#include "attn/detail/layers/layer_calls.hpp"
+#include "attn/detail/layers/layer_weights.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/kv_cache.hpp"
+#include "attn/layers/attention_config.hpp"
+#include "attn/layers/linear.hpp"
+#include "attn/layers/rms_norm.hpp"
+#include "attn/layers/rotary.hpp"
+#include "attn/mask.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+/// Attention whose query heads share num_kv_heads key and value heads (GQA; J. Ainslie et al.
+/// 2023): with heads h and h' = floor(h / (num_heads / num_kv_heads)),
+///
+///   head(h) = attention(query Wq_h^T + bq_h, key Wk_h'^T + bk_h', value Wv_h'^T + bv_h')
+///   out     = [head(0) .. head(num_heads - 1)] Wo^T + bo
+///
+/// Heads are slices by strides: nothing is split or concatenated by copying. A const layer may be
+/// used by many threads at once. In 16-bit types the result of each stage (queries, keys, values,
+/// heads, out) is rounded to T; sums are held in float.
+template <class T>
+class GroupedQueryAttention {
+ public:
+  using Element = T;
+  using Accumulation = AccumulationType<T>;
+
+  /// Over weights that the caller owns; they outlive the layer. Query: [1, 1, num_heads * head_dim,
+  /// model_dim]; key and value: [1, 1, num_kv_heads * head_dim (value: value_dim), key_input_dim
+  /// (value: value_input_dim)]; output: [1, 1, model_dim, num_heads * value_dim]. Rows are head
+  /// after head. Throws: OptionError for the config, ShapeError for the weights.
+  ATTN_ALWAYS_INLINE GroupedQueryAttention(const AttentionConfig& config,
+                                           const LinearWeights<T>& query,
+                                           const LinearWeights<T>& key,
+                                           const LinearWeights<T>& value,
+                                           const LinearWeights<T>& output)
+      : GroupedQueryAttention(kNames, config, 0, query, key, value, output) {}
+
+  /// With weights of its own: the same for the same seed on every machine. Throws: OptionError.
+  ATTN_ALWAYS_INLINE GroupedQueryAttention(
+      const AttentionConfig& config, std::uint64_t seed,
+      Initialization initialization = Initialization::linear_uniform)
+      : GroupedQueryAttention(kNames, config, 0, seed, initialization) {}
+
+  /// Self-attention: out = the layer's formula with query = key = value = x.
+  ///
+  ///   x        [B, 1, S, model_dim]
+  ///   out      [B, 1, S, model_dim]      overlaps neither x nor the weights
+  ///   mask     any composition of the masks of mask.hpp
+  ///   options  those of scaled_dot_product_attention; the executor also runs the projections, and
+  ///            the workspace (workspace_bytes tells its size) holds the activations as well
+  ///   extra    views that are set receive the weights [B, num_heads, S, S] and the log-sum-exp
+  ///            [B, num_heads, S, 1]
+  ///   rotary   turns queries and keys to their positions, token 0 standing at 0
+  ///
+  /// Sizes of 0: no batch or no query does nothing. Throws: ShapeError, OptionError, before
+  /// anything is written. Cost: 2 flops for each weight and token, and those of attention; one
+  /// allocation, none with options.workspace. A token's bits do not depend on the batch size, the
+  /// executor or what it cannot attend to.
+  template <class X, class O, class M = NoMask, std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
+  ATTN_ALWAYS_INLINE void forward(const X& x, O&& out, const M& mask = M(),
+                                  const AttentionOptions& options = {},
+                                  const AttentionOutputs<Accumulation>& extra = {},
+                                  const RotaryEmbedding* rotary = nullptr) const {
+    static_assert(
+        is_mask_v<M>,
+        "attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention), or "
+        "the third of query, key, value");
+    detail::run_layer(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
+                      detail::layer_output<T>(out), mask, options, extra, rotary);
+  }
+
+  /// Cross-attention, or any other choice of inputs.
+  ///
+  ///   query    [B, 1, Sq, model_dim]
+  ///   key      [B|1, 1, Sk, key_input_dim]
+  ///   value    [B|1, 1, Sk, value_input_dim]
+  ///   out      [B, 1, Sq, model_dim]
+  ///   extra    weights [B, num_heads, Sq, Sk], log-sum-exp [B, num_heads, Sq, 1]
+  ///
+  /// Sk = 0 gives the bias of the output projection. For the rest, see the other form.
+  template <class Q, class K, class V, class O, class M = NoMask,
+            std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
+  ATTN_ALWAYS_INLINE void forward(const Q& query, const K& key, const V& value, O&& out,
+                                  const M& mask = M(), const AttentionOptions& options = {},
+                                  const AttentionOutputs<Accumulation>& extra = {}) const {
+    static_assert(is_mask_v<M>, "attn: argument 5 of forward must be a mask of attn/mask.hpp");
+    detail::run_layer(names_, weights_, detail::layer_inputs<T>(query, key, value, false),
+                      detail::layer_output<T>(out), mask, options, extra);
+  }
+
+  /// How many bytes of options.workspace such a forward pass needs, whatever its extra outputs,
+  /// with the concurrency of options.executor. Throws what the pass would throw.
+  template <class X, class M = NoMask, std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
+  ATTN_ALWAYS_INLINE std::size_t workspace_bytes(const X& x, const M& mask = M(),
+                                                 const AttentionOptions& options = {}) const {
+    return detail::layer_workspace_bytes(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
+                                         mask, options);
+  }
+  template <class Q, class K, class V, class M = NoMask,
+            std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
+  ATTN_ALWAYS_INLINE std::size_t workspace_bytes(const Q& query, const K& key, const V& value,
+                                                 const M& mask = M(),
+                                                 const AttentionOptions& options = {}) const {
+    return detail::layer_workspace_bytes(
+        names_, weights_, detail::layer_inputs<T>(query, key, value, false), mask, options);
+  }
+
+  /// Decoding: projects x, turns queries and keys to their positions, appends keys and values to
+  /// the cache, and attends to all that it holds then, as scaled_dot_product_attention over it
+  /// does.
+  ///
+  ///   x        [B, 1, S, model_dim]      the next S tokens of each of the B sequences of the cache
+  ///   cache    any of kv_cache.hpp, of num_kv_heads, head_dim and value_dim, of any element type
+  ///   out      [B, 1, S, model_dim]      overlaps neither x, the weights nor the cache
+  ///   rotary   turns token i of sequence b to position length(b) + i, length(b) being that before
+  ///
+  /// A prompt may come in chunks of any length: the results agree within rounding, and are the same
+  /// bits for the same chunks, whatever the batch size and the executor. Prompts of different
+  /// lengths are padded behind their end, under causal(), and the padding is taken back with
+  /// cache.truncate(lengths); a rolling cache allows that if its longest_append counts the padding.
+  /// Nothing is appended if anything is wrong, save where a user's lambda throws, which is called
+  /// later. Throws, Cost: as forward, and ShapeError if the tokens do not fit into the cache;
+  /// step_workspace_bytes tells the size of options.workspace.
+  template <class X, class Cache, class O, class M = NoMask>
+  ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, const M& mask = M(),
+                               const AttentionOptions& options = {},
+                               const RotaryEmbedding* rotary = nullptr) const {
+    static_assert(is_mask_v<M>, "attn: argument 4 of step must be a mask of attn/mask.hpp");
+    static_assert(!std::is_const_v<Cache>, "attn: step appends to its cache; attend does not");
+    detail::require_cache<T, Cache>();
+    detail::run_cached(names_.step, names_.step_workspace_bytes, weights_,
+                       detail::layer_inputs<T>(x, x, x, true), cache, detail::layer_output<T>(out),
+                       mask, options, rotary);
+  }
+
+  /// Attends to a cache without appending: cross-attention to what append has stored, or a layer
+  /// that shares the keys and values of another one, whose step comes first. The last query stands
+  /// at the last key. For the arguments, see step.
+  template <class X, class Cache, class O, class M = NoMask>
+  ATTN_ALWAYS_INLINE void attend(const X& x, const Cache& cache, O&& out, const M& mask = M(),
+                                 const AttentionOptions& options = {},
+                                 const RotaryEmbedding* rotary = nullptr) const {
+    static_assert(is_mask_v<M>, "attn: argument 4 of attend must be a mask of attn/mask.hpp");
+    detail::require_cache<T, Cache>();
+    const Tensor4<T> no_key(nullptr, Shape4{x.shape().batch, 1, 0, config().key_input_dim});
+    const Tensor4<T> no_value(nullptr, Shape4{x.shape().batch, 1, 0, config().value_input_dim});
+    detail::run_cached(names_.attend, names_.step_workspace_bytes, weights_,
+                       detail::layer_inputs<T>(x, no_key, no_value, true), cache,
+                       detail::layer_output<T>(out), mask, options, rotary);
+  }
+
+  /// Projects keys and values and appends them, without attending: the memory of cross-attention.
+  ///
+  ///   key      [B, 1, S, key_input_dim]
+  ///   value    [B, 1, S, value_input_dim]
+  template <class K, class V, class Cache>
+  ATTN_ALWAYS_INLINE void append(const K& key, const V& value, Cache& cache,
+                                 const AttentionOptions& options = {},
+                                 const RotaryEmbedding* rotary = nullptr) const {
+    detail::require_cache<T, Cache>();
+    const Tensor4<T> nothing(nullptr, Shape4{key.shape().batch, 1, 0, config().model_dim});
+    detail::run_cached(names_.append, names_.step_workspace_bytes, weights_,
+                       detail::layer_inputs<T>(nothing, key, value, false), cache, nothing,
+                       no_mask(), options, rotary);
+  }
+
+  /// How many bytes of options.workspace a step needs now; see attention_workspace_bytes.
+  template <class X, class Cache, class M = NoMask>
+  ATTN_ALWAYS_INLINE std::size_t step_workspace_bytes(const X& x, const Cache& cache,
+                                                      const M& mask = M(),
+                                                      const AttentionOptions& options = {}) const {
+    detail::require_cache<T, Cache>();
+    return detail::step_workspace_bytes(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
+                                        cache, mask, options);
+  }
+
+  /// Normalises each head of the queries and keys by its root mean square, before rotation (Qwen,
+  /// Gemma). gamma holds head_dim elements, which the caller owns and which outlive the layer.
+  void set_query_key_norm(const RmsNormWeights<T>& query, const RmsNormWeights<T>& key) {
+    weights_.query_norm = query;
+    weights_.key_norm = key;
+  }
+
+  /// The sizes, with all defaults filled in.
+  const AttentionConfig& config() const { return weights_.config; }
+  /// The projections, for saving and looking: views that live as long as the layer (or, over the
+  /// caller's weights, as long as those).
+  const LinearWeights<T>& query_weights() const { return weights_.query; }
+  const LinearWeights<T>& key_weights() const { return weights_.key; }
+  const LinearWeights<T>& value_weights() const { return weights_.value; }
+  const LinearWeights<T>& output_weights() const { return weights_.output; }
+
+ protected:
+  /// For the classes that fix the number of key and value heads; 0: any.
+  ATTN_ALWAYS_INLINE GroupedQueryAttention(const detail::LayerNames& names,
+                                           const AttentionConfig& config, Index kv_heads,
+                                           const LinearWeights<T>& query,
+                                           const LinearWeights<T>& key,
+                                           const LinearWeights<T>& value,
+                                           const LinearWeights<T>& output)
+      : names_(names),
+        weights_(detail::view_weights(names.layer,
+                                      detail::resolve_config(names.layer, config, kv_heads), query,
+                                      key, value, output)) {}
+  ATTN_ALWAYS_INLINE GroupedQueryAttention(const detail::LayerNames& names,
+                                           const AttentionConfig& config, Index kv_heads,
+                                           std::uint64_t seed, Initialization initialization)
+      : names_(names),
+        weights_(detail::draw_weights<T>(detail::resolve_config(names.layer, config, kv_heads),
+                                         seed, initialization, owned_)) {}
+
+ private:
+  template <class>
+  friend class AttentionBlock;
+
+  static constexpr detail::LayerNames kNames = {"GroupedQueryAttention",
+                                                "GroupedQueryAttention::forward",
+                                                "GroupedQueryAttention::workspace_bytes",
+                                                "GroupedQueryAttention::step",
+                                                "GroupedQueryAttention::attend",
+                                                "GroupedQueryAttention::append",
+                                                "GroupedQueryAttention::step_workspace_bytes"};
+
+  detail::LayerNames names_;
+  detail::OwnedWeights<T> owned_;  // before weights_, which may view it
+  detail::LayerWeights<T> weights_;
+};
+
+/// Multi-head attention (A. Vaswani et al. 2017): each query head has a key and a value head of its
+/// own, num_kv_heads = num_heads. Everything else is GroupedQueryAttention's.
+template <class T>
+class MultiHeadAttention : public GroupedQueryAttention<T> {
+ public:
+  ATTN_ALWAYS_INLINE MultiHeadAttention(const AttentionConfig& config,
+                                        const LinearWeights<T>& query, const LinearWeights<T>& key,
+                                        const LinearWeights<T>& value,
+                                        const LinearWeights<T>& output)
+      : GroupedQueryAttention<T>(kNames, config, config.num_heads, query, key, value, output) {}
+  ATTN_ALWAYS_INLINE MultiHeadAttention(
+      const AttentionConfig& config, std::uint64_t seed,
+      Initialization initialization = Initialization::linear_uniform)
+      : GroupedQueryAttention<T>(kNames, config, config.num_heads, seed, initialization) {}
+  ATTN_ALWAYS_INLINE MultiHeadAttention(
+      Index model_dim, Index num_heads, std::uint64_t seed,
+      Initialization initialization = Initialization::linear_uniform)
+      : MultiHeadAttention(sizes(model_dim, num_heads), seed, initialization) {}
+
+ private:
+  static AttentionConfig sizes(Index model_dim, Index num_heads) {
+    AttentionConfig config;
+    config.model_dim = model_dim;
+    config.num_heads = num_heads;
+    return config;
+  }
+  static constexpr detail::LayerNames kNames = {"MultiHeadAttention",
+                                                "MultiHeadAttention::forward",
+                                                "MultiHeadAttention::workspace_bytes",
+                                                "MultiHeadAttention::step",
+                                                "MultiHeadAttention::attend",
+                                                "MultiHeadAttention::append",
+                                                "MultiHeadAttention::step_workspace_bytes"};
+};
+
+/// Multi-query attention (N. Shazeer 2019): all query heads share one key and one value head,
+/// num_kv_heads = 1. Everything else is GroupedQueryAttention's.
+template <class T>
+class MultiQueryAttention : public GroupedQueryAttention<T> {
+ public:
+  ATTN_ALWAYS_INLINE MultiQueryAttention(const AttentionConfig& config,
+                                         const LinearWeights<T>& query, const LinearWeights<T>& key,
+                                         const LinearWeights<T>& value,
+                                         const LinearWeights<T>& output)
+      : GroupedQueryAttention<T>(kNames, config, 1, query, key, value, output) {}
+  ATTN_ALWAYS_INLINE MultiQueryAttention(
+      const AttentionConfig& config, std::uint64_t seed,
+      Initialization initialization = Initialization::linear_uniform)
+      : GroupedQueryAttention<T>(kNames, config, 1, seed, initialization) {}
+
+ private:
+  static constexpr detail::LayerNames kNames = {"MultiQueryAttention",
+                                                "MultiQueryAttention::forward",
+                                                "MultiQueryAttention::workspace_bytes",
+                                                "MultiQueryAttention::step",
+                                                "MultiQueryAttention::attend",
+                                                "MultiQueryAttention::append",
+                                                "MultiQueryAttention::step_workspace_bytes"};
+};
+
+}  // namespace attn

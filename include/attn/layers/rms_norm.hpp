@@ -1,0 +1,83 @@
+// attn/layers/rms_norm.hpp - level 7: root-mean-square normalisation over the last dim.
+#pragma once
+
+#include <cmath>
+
+#include "attn/config.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/executor.hpp"
+#include "attn/layers/layer_norm.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+
+/// What RMS normalisation scales by. A view: it owns nothing. (Gemma's checkpoints store gamma
+/// - 1.)
+template <class T>
+struct RmsNormWeights {
+  const T* gamma = nullptr;  ///< `dim` contiguous factors; null: 1
+  double epsilon = 1e-6;     ///< added to the mean square; finite, 0 or more
+};
+
+namespace detail {
+
+/// Normalises one row; out may be x.
+template <class A, class X, class T, class O>
+void rms_normalize_row(const X* x, Index x_stride, Index dim, const RmsNormWeights<T>& weights,
+                       O* out, Index out_stride) {
+  const A sum = sum_side_by_side<A>(dim, [&](Index d) {
+    const A element = static_cast<A>(x[d * x_stride]);
+    return element * element;
+  });
+  const A size = std::sqrt(sum / static_cast<A>(dim) + static_cast<A>(weights.epsilon));
+  const A factor = bits_of(size) == 0 ? A(0) : 1 / size;  // a row of zeros, without epsilon
+  for (Index d = 0; d < dim; ++d) {
+    A value = static_cast<A>(x[d * x_stride]) * factor;
+    if (weights.gamma != nullptr) value *= static_cast<A>(weights.gamma[d]);
+    out[d * out_stride] = round_to<O>(value);
+  }
+}
+
+}  // namespace detail
+
+inline namespace ATTN_ERRORS {
+
+/// out = x / sqrt(mean(x^2) + epsilon) * gamma, for each row of the last dim.
+///
+///   x        [B, H, S, D], any strides
+///   weights  gamma of D elements, or none, and epsilon
+///   out      [B, H, S, D], any strides; x itself, or overlaps no input
+///
+/// The element types may all differ; sums are held in double if one of them is double, else in
+/// float, and rounded once. A row of zeros stays zero, also with epsilon 0. Sizes of 0 do nothing.
+/// NaN and infinity make their row NaN.
+///
+/// Throws: ShapeError, OptionError, before anything is written. Cost: two reads of a row and one
+/// write; allocates nothing. Error: at most (D / 16 + 8) epsilon |out|, and one rounding of the
+/// result. Squares beyond the range of the accumulation type overflow.
+/// Source: B. Zhang, R. Sennrich, "Root mean square layer normalization" (2019).
+template <class X, class T, class O>
+void rms_norm(const X& x, const RmsNormWeights<T>& weights, O&& out, Executor* executor = nullptr) {
+  static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
+                "attn: x and out of rms_norm must be attn::Tensor4 views (or Tensor4Buffer)");
+  detail::require_element<detail::ElementOf<X>>();
+  detail::require_element<T>();
+  detail::require_element<detail::ElementOf<O>>();
+  using A = AccumulationType<detail::ElementOf<X>, T, detail::ElementOf<O>>;
+  const auto from = detail::ArgumentOf<X>::view(x);
+  const auto to = detail::ArgumentOf<O>::view(out);
+  detail::CallShapes call("rms_norm");
+  detail::check_layer_norm(call, from, LayerNormWeights<T>{weights.gamma, nullptr, weights.epsilon},
+                           to);
+  detail::for_each_row(from, to, executor, [&](const auto* x_row, auto* out_row) {
+    detail::rms_normalize_row<A>(x_row, from.stride().dim, from.dim(), weights, out_row,
+                                 to.stride().dim);
+  });
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace attn

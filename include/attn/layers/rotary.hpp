@@ -1,0 +1,92 @@
+// attn/layers/rotary.hpp - level 14: rotary position embedding: queries and keys are turned by
+// angles that grow with their position, so that their products depend on distances.
+#pragma once
+
+#include <utility>
+
+#include "attn/config.hpp"
+#include "attn/detail/projection/rotary_rows.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/executor.hpp"
+#include "attn/layers/rotary_scaling.hpp"
+#include "attn/options.hpp"
+#include "attn/tensor.hpp"
+
+namespace attn {
+
+/// Which elements form a pair that is turned together. Weights are trained for one of the two; of
+/// rotary_dim elements
+///   half_split    pairs i and i + rotary_dim / 2   (GPT-NeoX; Llama as Hugging Face stores it)
+///   interleaved   pairs 2 i and 2 i + 1            (RoFormer, GPT-J; Llama as GGUF stores it)
+enum class RotaryPairing { half_split, interleaved };
+
+/// What a rotary embedding does beyond turning all of a head at the plain frequencies.
+struct RotaryOptions {
+  /// The first rotary_dim elements are turned, the others left alone. Even; 0: all.
+  Index rotary_dim = 0;
+  RotaryScaling scaling;
+};
+
+/// Turns pair i of a token at position p by the angle p * f(i), f(i) = base^(-2 i / rotary_dim):
+///
+///   (x, y) -> (x cos - y sin, y cos + x sin)
+///
+/// Positions may be negative: that turns back. Position 0 leaves every bit as it is, unless the
+/// scaling has an attention factor. Many threads may use one const object.
+/// Error: one rounding to the type of x, and 2^-51 (1 + |p|) of the length of the pair; angles are
+/// computed in double.
+/// Source: J. Su et al., "RoFormer: enhanced transformer with rotary position embedding" (2021).
+class RotaryEmbedding {
+ public:
+  /// Throws OptionError for a rotary_dim that is odd or beyond head_dim, a base that is not
+  /// positive, or a scaling without sense.
+  ATTN_ALWAYS_INLINE RotaryEmbedding(Index head_dim, RotaryPairing pairing, double base = 10000,
+                                     const RotaryOptions& options = {})
+      : RotaryEmbedding(head_dim, pairing,
+                        detail::make_rotary_table(
+                            head_dim, options.rotary_dim == 0 ? head_dim : options.rotary_dim, base,
+                            options.scaling)) {}
+  /// With given cosines and sines [1, 1, positions, rotary_dim / 2] of positions 0, 1, ..., which
+  /// are copied; other positions are refused. Throws ShapeError.
+  template <class T>
+  ATTN_ALWAYS_INLINE static RotaryEmbedding from_tables(Index head_dim, RotaryPairing pairing,
+                                                        const Tensor4<T>& cosines,
+                                                        const Tensor4<T>& sines) {
+    return {head_dim, pairing, detail::copy_rotary_table(head_dim, cosines, sines)};
+  }
+
+  Index head_dim() const { return head_dim_; }
+  Index rotary_dim() const { return 2 * table_.pairs; }
+  RotaryPairing pairing() const { return pairing_; }
+  /// Radians a position, one a pair; empty for given tables.
+  Span<const double> frequencies() const { return table_.frequencies; }
+  /// What turned elements are multiplied by: 1, unless the scaling says otherwise.
+  double attention_factor() const { return table_.factor; }
+
+  /// Turns x [B, H, S, head_dim] in place, of any element type and strides: token i of batch b
+  /// stands at first_position[b] + i. What is about to be appended to a cache stands at
+  /// cache.lengths(). Throws ShapeError before anything is written.
+  template <class X>
+  ATTN_ALWAYS_INLINE void apply(X&& x, PerBatch first_position,
+                                Executor* executor = nullptr) const {
+    detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
+                         detail::ArgumentOf<X>::view(x), first_position, executor);
+  }
+  /// The same at any positions [B|1, 1, S, 1] of std::int32_t or std::int64_t.
+  template <class X, class I>
+  ATTN_ALWAYS_INLINE void apply(X&& x, const Tensor4<I>& positions,
+                                Executor* executor = nullptr) const {
+    detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
+                         detail::ArgumentOf<X>::view(x), positions, executor);
+  }
+
+ private:
+  RotaryEmbedding(Index head_dim, RotaryPairing pairing, detail::RotaryTable table)
+      : head_dim_(head_dim), pairing_(pairing), table_(std::move(table)) {}
+
+  Index head_dim_;
+  RotaryPairing pairing_;
+  detail::RotaryTable table_;
+};
+
+}  // namespace attn
