@@ -169,6 +169,18 @@ bool dim_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A*
   return any;
 }
 
+template <class A>
+void dim_weights(A* scores, Index count, A max, A divisor) {
+  using S = Simd<A>;
+  const typename S::Vec shift = shift_of<A>(broadcast(max)), denominator = broadcast(divisor);
+  for (Index j = 0; j < count; j += S::kLanes) {
+    const typename S::Vec score = load(scores + j);
+    const auto is_absent = equal(as_bits(score), S::kMinusInfinity - typename S::IntVec{});
+    const typename S::Vec weight = exp_below<A>(score - shift) / denominator;
+    store(scores + j, as_float(as_bits(weight) & ~is_absent));
+  }
+}
+
 /// Adds the values of kVectors vectors of dims; a vector alone may have `count` dims, fewer
 /// than its lanes, of which `out` holds all.
 template <class A, class Element, unsigned kRows, unsigned kVectors>

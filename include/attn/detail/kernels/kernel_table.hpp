@@ -107,6 +107,10 @@ struct KernelTable {
   /// As row_softmax, on `num_keys` (a multiple of `lanes`) scores of each row.
   bool (*dim_softmax)(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
                       A* correction);
+  /// A row's scores become its weights, exp(score - max) / divisor, whose max and divisor are
+  /// known. A score of -infinity becomes exactly 0, even where max or divisor are NaN. `count` is a
+  /// multiple of `lanes`.
+  void (*dim_weights)(A* scores, Index count, A max, A divisor);
 
   // Both forms, on `lines` runs of `count` elements (a multiple of `lanes`).
 

@@ -86,10 +86,11 @@ struct Copy {
   template <class A>
   static const KernelTable<A>& kernels() {
     static constexpr KernelTable<A> table = {
-        ATTN_SIMD_SET, Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
-        row_scores<A>, row_softmax<A>,  row_accumulate<A>,
-        row_divide<A>, &kFewRows<A, A>, dim_softmax<A>,
-        softcap<A>,    transpose<A>,    all_finite<A>};
+        ATTN_SIMD_SET,  Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
+        row_scores<A>,  row_softmax<A>,  row_accumulate<A>,
+        row_divide<A>,  &kFewRows<A, A>, dim_softmax<A>,
+        dim_weights<A>, softcap<A>,      transpose<A>,
+        all_finite<A>};
     return table;
   }
   template <class Bits>
