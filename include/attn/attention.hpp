@@ -1,19 +1,19 @@
 // attn/attention.hpp - level 10: START HERE. Exact attention, tile by tile.
 //
-//   q, k, v   ->  tiles   ->  scores           ->  mask      ->  online softmax     ->  out
-//   tensor.hpp    tile.hpp    tile_stages.hpp      mask.hpp      online_softmax.hpp
-//
-//   check shapes and options                        // once, before any write
-//   for each (batch, group, block of rows):         // attend_block
-//     state.reset()
-//     for tile in key_range(rows):                  // masks say which keys can matter at all
-//       scores = compute_scores(...)
-//       if cover(tile) is partial: mask.apply(scores)   // full tiles run no mask code
-//       state.update(scores, v)
-//     state.finish(out, log_sum_exp)
+//   check shapes and options                        // once, before any write        detail/call/
+//   for each (batch, group, block of rows):         // a work item                   detail/loop/
+//     for keys in ranges(block of rows):            // masks say which keys can matter at all
+//       if cover(block, keys) is none: continue     // asked before anything is fetched
+//       k, v = rows.fetch(keys)                     // how keys and values lie       detail/rows/
+//       for tile in tiles of the block:             // built once a block
+//         s = form.scores(tile, k)                  // how a tile is computed        detail/forms/
+//         mask.modify(s); if partial: mask.apply(s) // full tiles run no mask        masks/
+//         step(tile, s, v)                          // softmax, and weights times v  detail/steps/
+//     out = o / l                                   // and log-sum-exp, weights
 //
 // A group is the query heads that share their key and value head, and its rows are all their
 // queries: prefill and decode are one loop, and GQA and MQA read each key and value once a group.
+// The inner loops are micro-kernels, one copy an instruction set (detail/kernels/).
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
-#include "attn/detail/forms/online_softmax.hpp"
-#include "attn/detail/loop/driver.hpp"
+#include "attn/detail/loop/attend.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"

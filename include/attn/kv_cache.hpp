@@ -18,8 +18,8 @@
 //   cache.append(k, v);                                   // first the new tokens,
 //   scaled_dot_product_attention(q, cache, out, causal());  // then their queries
 //
-// The kernel finds each key's row through an index map (detail/rows/rows.hpp): no cache is gathered
-// into a copy, and a call over a cache has the bits of the same call over plain tensors.
+// The kernel finds each key's row through an index map (detail/rows/key_map.hpp): no cache is
+// gathered into a copy, and a call over a cache has the bits of the same call over plain tensors.
 #pragma once
 
 #include <cstddef>

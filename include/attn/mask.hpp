@@ -8,9 +8,10 @@
 // options.query_offset, in a cache behind its past, else at i + Sk - Sq; causal() refuses to take
 // the last for granted.
 //
-// Every mask answers three questions, each at its own cost:
+// Every mask answers four questions, each at its own cost:
 //   allows(position)        may this query see this key?
 //   key_range(rows, Sk)     which keys can matter to these rows at all?   (skips whole tiles)
+//   row_range(rows, keys)   which of these rows can see any of these keys?
 //   cover(rows, keys)       does it drop none, some or all of this tile?  (full tiles run no mask)
 // and acts on a tile of scores: modify (biases, score functions), then apply (dropped ->
 // -infinity).
@@ -24,6 +25,7 @@
 #include <utility>
 
 #include "attn/config.hpp"
+#include "attn/detail/call/mask_stage.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/masks/function.hpp"
 #include "attn/masks/positional.hpp"
@@ -42,6 +44,9 @@ class BothMasks : public Mask {
   KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return left_.key_range(rows, key_length) & right_.key_range(rows, key_length);
   }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return left_.row_range(rows, keys) & right_.row_range(rows, keys);
+  }
   Cover cover(const RowBlock& rows, KeyRange keys) const {
     return left_.cover(rows, keys) & right_.cover(rows, keys);
   }
@@ -52,11 +57,13 @@ class BothMasks : public Mask {
     right_.modify(tile);
   }
   template <class A>
-  void apply(const ScoreTile<A>& tile, bool modified_later) const {
-    if (left_.cover(tile.rows, tile.keys) != Cover::all) {
-      left_.apply(tile, modified_later || right_.modifies());
-    }
-    if (right_.cover(tile.rows, tile.keys) != Cover::all) right_.apply(tile, modified_later);
+  void apply(const ScoreTile<A>& tile) const {
+    apply_both(tile, right_.modifies(), false);
+  }
+  /// apply() where a mask to the right of both has changed scores since modify().
+  template <class A>
+  void reapply(const ScoreTile<A>& tile) const {
+    apply_both(tile, true, true);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     left_.check(checker);
@@ -64,6 +71,20 @@ class BothMasks : public Mask {
   }
 
  private:
+  template <class A>
+  void apply_both(const ScoreTile<A>& tile, bool again_left, bool again_right) const {
+    const auto apply_one = [&](const auto& mask, bool again) {
+      if (mask.cover(tile.rows, tile.keys) == Cover::all) return;
+      if (again) {
+        detail::reapply(mask, tile);
+      } else {
+        mask.apply(tile);
+      }
+    };
+    apply_one(left_, again_left);
+    apply_one(right_, again_right);
+  }
+
   Left left_;
   Right right_;
 };
@@ -82,63 +103,60 @@ class AnyMask : public Mask {
  public:
   AnyMask() : AnyMask(no_mask()) {}
   template <class M, class = std::enable_if_t<is_mask_v<M> && !std::is_same_v<M, AnyMask>>>
-  AnyMask(M mask) : held_(std::make_shared<Holder<M>>(std::move(mask))) {}
+  AnyMask(M mask) : AnyMask(std::make_shared<const M>(std::move(mask))) {}
 
-  bool allows(const ScorePosition& at) const { return held_->allows(at); }
+  bool allows(const ScorePosition& at) const { return allows_(held_.get(), at); }
   KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return held_->key_range(rows, key_length);
+    return in_float_.key_range(rows, key_length);
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const { return held_->cover(rows, keys); }
-  bool modifies() const { return held_->modifies(); }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return in_float_.row_range(rows, keys);
+  }
+  Cover cover(const RowBlock& rows, KeyRange keys) const { return in_float_.cover(rows, keys); }
+  bool modifies() const { return in_float_.modifies(); }
   template <class A>
   void modify(const ScoreTile<A>& tile) const {
-    held_->modify(tile);
+    stage<A>().modify(tile);
   }
   template <class A>
-  void apply(const ScoreTile<A>& tile, bool modified_later) const {
-    held_->apply(tile, modified_later);
+  void apply(const ScoreTile<A>& tile) const {
+    stage<A>().apply(tile);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const { held_->check(checker); }
+  template <class A>
+  void reapply(const ScoreTile<A>& tile) const {
+    stage<A>().reapply(tile);
+  }
+  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+    check_(held_.get(), checker);
+  }
 
  private:
-  struct Interface {
-    virtual ~Interface() = default;
-    virtual bool allows(const ScorePosition& at) const = 0;
-    virtual KeyRange key_range(const RowBlock& rows, Index key_length) const = 0;
-    virtual Cover cover(const RowBlock& rows, KeyRange keys) const = 0;
-    virtual bool modifies() const = 0;
-    virtual void modify(const ScoreTile<float>& tile) const = 0;
-    virtual void modify(const ScoreTile<double>& tile) const = 0;
-    virtual void apply(const ScoreTile<float>& tile, bool modified_later) const = 0;
-    virtual void apply(const ScoreTile<double>& tile, bool modified_later) const = 0;
-    virtual void check(detail::MaskChecker& checker) const = 0;
-  };
-
   template <class M>
-  struct Holder final : Interface {
-    explicit Holder(M m) : mask(std::move(m)) {}
-    bool allows(const ScorePosition& at) const override { return mask.allows(at); }
-    KeyRange key_range(const RowBlock& rows, Index key_length) const override {
-      return mask.key_range(rows, key_length);
-    }
-    Cover cover(const RowBlock& rows, KeyRange keys) const override {
-      return mask.cover(rows, keys);
-    }
-    bool modifies() const override { return mask.modifies(); }
-    void modify(const ScoreTile<float>& tile) const override { mask.modify(tile); }
-    void modify(const ScoreTile<double>& tile) const override { mask.modify(tile); }
-    void apply(const ScoreTile<float>& tile, bool modified_later) const override {
-      mask.apply(tile, modified_later);
-    }
-    void apply(const ScoreTile<double>& tile, bool modified_later) const override {
-      mask.apply(tile, modified_later);
-    }
-    void check(detail::MaskChecker& checker) const override { mask.check(checker); }
+  explicit AnyMask(std::shared_ptr<const M> mask)
+      : held_(mask),
+        in_float_(*mask),
+        in_double_(*mask),
+        allows_([](const void* m, const ScorePosition& at) {
+          return static_cast<const M*>(m)->allows(at);
+        }),
+        check_([](const void* m, detail::MaskChecker& checker) {
+          static_cast<const M*>(m)->check(checker);
+        }) {}
 
-    M mask;
-  };
+  template <class A>
+  const detail::MaskStage<A>& stage() const {
+    if constexpr (std::is_same_v<A, float>) {
+      return in_float_;
+    } else {
+      return in_double_;
+    }
+  }
 
-  std::shared_ptr<const Interface> held_;
+  std::shared_ptr<const void> held_;
+  detail::MaskStage<float> in_float_;
+  detail::MaskStage<double> in_double_;
+  bool (*allows_)(const void*, const ScorePosition&);
+  void (*check_)(const void*, detail::MaskChecker&);
 };
 
 }  // namespace ATTN_ERRORS

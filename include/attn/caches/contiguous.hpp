@@ -7,8 +7,8 @@
 #include "attn/config.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/call/check.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/key_map.hpp"
+#include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -58,7 +58,7 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   Tensor4<const T> values() const { return held(value_storage()); }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const { return Base::source_from(0); }
+  detail::KeyValueSource source() const { return Base::source_from(0, capacity()); }
 
  private:
   static constexpr detail::CacheFunctions kFunctions{

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/rounding.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/call/check.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/key_map.hpp"
+#include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/error.hpp"
 #include "attn/options.hpp"
@@ -85,7 +86,9 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const { return Base::source_from(0); }
+  detail::KeyValueSource source() const {
+    return Base::source_from(0, num_pages() * page_length());
+  }
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
@@ -107,7 +110,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   Tensor4<const T> value_storage() const { return values_.view(); }
   detail::KeyMap key_map() const {
     detail::KeyMap map;
-    map.page_length = page_length();
+    map.order = detail::KeyMap::Order::pages;
     map.pages = table_.data();
     map.page_table_stride = Base::batch() == 1 ? 0 : table_stride_;
     return map;

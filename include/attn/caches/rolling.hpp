@@ -10,8 +10,8 @@
 #include "attn/config.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/call/check.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/key_map.hpp"
+#include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/error.hpp"
 #include "attn/mask.hpp"
@@ -64,7 +64,9 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   Tensor4<const T> values() const { return values_.view(); }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const { return Base::source_from(Base::per_batch(first_held_)); }
+  detail::KeyValueSource source() const {
+    return Base::source_from(Base::per_batch(first_held_), ring());
+  }
   Index first_held_after(Index b, Index count) const {
     const Index grown = (std::max)(ring(), window_ + count - 1);
     return (std::max)(first_held(b), Base::length(b) + count - grown);
@@ -95,7 +97,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   Tensor4<const T> value_storage() const { return values_.view(); }
   detail::KeyMap key_map() const {
     detail::KeyMap map;
-    map.ring = ring();
+    map.order = detail::KeyMap::Order::ring;
     return map;
   }
 

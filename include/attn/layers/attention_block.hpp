@@ -14,7 +14,7 @@
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/executor.hpp"

@@ -8,9 +8,10 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/base/rounding.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/executor.hpp"

@@ -7,7 +7,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
-#include "attn/detail/forms/scratch.hpp"
+#include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/projection/linear_call.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
@@ -66,7 +66,7 @@ void check_linear(CallShapes& call, const TensorRef& x, const LinearWeights<T>& 
                "out must be [batch of x, 1, length of x, length of weight]");
   AttentionOptions rules;
   rules.instruction_set = options.instruction_set;
-  check_options(call, rules);
+  check_options<double>(call, rules);
 }
 
 template <class A, class T>

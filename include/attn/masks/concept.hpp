@@ -9,10 +9,18 @@
 
 namespace attn {
 
-/// The base of every mask; what it defines fits a mask that drops nothing and changes nothing.
+/// The base of every mask; what it defines fits a mask that drops nothing and changes nothing. A
+/// mask of your own derives from this and defines what differs; the answers must not contradict
+/// each other: where allows() is true, the key lies in key_range, the row in row_range, and cover
+/// is not none; where cover is all, allows() is true everywhere.
 struct Mask {
+  /// Whether this query may see this key.
   bool allows(const ScorePosition&) const { return true; }
+  /// Which keys, of 0 .. key_length - 1, can matter to these rows at all.
   KeyRange key_range(const RowBlock&, Index key_length) const { return {0, key_length}; }
+  /// Which of these rows, counted from the block's first, can see any of `keys`.
+  RowRange row_range(const RowBlock& rows, KeyRange) const { return {0, rows.count}; }
+  /// Whether it drops none, some or all of the keys for these rows.
   Cover cover(const RowBlock&, KeyRange) const { return Cover::all; }
 
   /// Whether modify() changes scores.
@@ -20,12 +28,9 @@ struct Mask {
   template <class A>
   void modify(const ScoreTile<A>&) const {}
 
-  /// Sets the dropped scores of a partly covered tile to -infinity. `modified_later`: a mask to
-  /// the right of this one has changed scores since modify().
+  /// Sets the dropped scores of a partly covered tile to -infinity.
   template <class A>
-  void apply(const ScoreTile<A>&, bool modified_later) const {
-    (void)modified_later;
-  }
+  void apply(const ScoreTile<A>&) const {}
 
   /// Validates against the shapes of the call and declares where positions come from.
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker&) const {}

@@ -83,7 +83,7 @@ class PredicateMask : public Mask {
   bool allows(const ScorePosition& at) const { return static_cast<bool>(predicate_(at)) == keeps_; }
   Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   template <class A>
-  void apply(const ScoreTile<A>& tile, bool) const {
+  void apply(const ScoreTile<A>& tile) const {
     const A dropped = detail::negative_infinity<A>();
     tile.for_each([&](A& score, const ScorePosition& at) {
       if (!allows(at)) score = dropped;

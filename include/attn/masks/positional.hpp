@@ -35,6 +35,13 @@ struct Band {
     return KeyRange{0, key_length} &
            KeyRange{rows.position_begin() - left, rows.position_end() + right};
   }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    if (keys.empty()) return {};
+    if (rows.crosses_heads()) return {0, rows.count};
+    // Positions keys.begin - right .. keys.end - 1 + left see some of them.
+    const Index first = rows.position_begin();
+    return RowRange{0, rows.count} & RowRange{keys.begin - right - first, keys.end + left - first};
+  }
   Cover cover(const RowBlock& rows, KeyRange keys) const {
     const Index first = rows.position_begin(), last = rows.position_end() - 1;
     if (keys.end - 1 < first - left || keys.begin > last + right) return Cover::none;
@@ -91,9 +98,12 @@ class CausalMask : public Mask {
   KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return kBand.key_range(rows, key_length);
   }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return kBand.row_range(rows, keys);
+  }
   Cover cover(const RowBlock& rows, KeyRange keys) const { return kBand.cover(rows, keys); }
   template <class A>
-  void apply(const ScoreTile<A>& tile, bool) const {
+  void apply(const ScoreTile<A>& tile) const {
     kBand.apply(tile);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
@@ -141,9 +151,12 @@ class SlidingWindowMask : public Mask {
   KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return band_.key_range(rows, key_length);
   }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return band_.row_range(rows, keys);
+  }
   Cover cover(const RowBlock& rows, KeyRange keys) const { return band_.cover(rows, keys); }
   template <class A>
-  void apply(const ScoreTile<A>& tile, bool) const {
+  void apply(const ScoreTile<A>& tile) const {
     band_.apply(tile);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
@@ -172,12 +185,15 @@ class KeyLengthsMask : public Mask {
   KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return {0, (std::min)(key_length, lengths_[rows.batch])};
   }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return {0, keys.begin < lengths_[rows.batch] ? rows.count : 0};
+  }
   Cover cover(const RowBlock& rows, KeyRange keys) const {
     const Index length = lengths_[rows.batch];
     return keys.end <= length ? Cover::all : keys.begin >= length ? Cover::none : Cover::partial;
   }
   template <class A>
-  void apply(const ScoreTile<A>& tile, bool) const {
+  void apply(const ScoreTile<A>& tile) const {
     const A dropped = detail::negative_infinity<A>();
     for (Index key = (std::max)(tile.keys.begin, lengths_[tile.rows.batch]); key < tile.keys.end;
          ++key) {

@@ -13,8 +13,9 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/call/check.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/convert.hpp"
+#include "attn/detail/rows/key_map.hpp"
+#include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -197,14 +198,19 @@ class TokenCache {
   static PerBatch per_batch(const std::vector<Index>& numbers) {
     return numbers.size() == 1 ? PerBatch(numbers[0]) : PerBatch(numbers);
   }
-  KeyValueSource source_from(const PerBatch& first_keys) const {
-    return {TensorRef(cache().key_storage()),
-            TensorRef(cache().value_storage()),
-            cache().key_map(),
-            batch(),
-            longest_length(),
-            first_keys,
-            per_batch(lengths_)};
+  KeyValueSource source_from(const PerBatch& first_keys, Index capacity) const {
+    const Index longest = longest_length();
+    KeyValueSource source;
+    source.keys = TensorRef(cache().key_storage());
+    source.values = TensorRef(cache().value_storage());
+    source.map = cache().key_map();
+    source.key_shape = {batch(), source.keys.shape.heads, longest, source.keys.shape.dim};
+    source.value_shape = {batch(), source.values.shape.heads, longest, source.values.shape.dim};
+    source.length = longest;
+    source.begin = first_keys;
+    source.end = per_batch(lengths_);
+    source.capacity = capacity;
+    return source;
   }
 
  private:

@@ -6,12 +6,14 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
+#include <cstdint>
 #include <string>
 
 #include "attn/config.hpp"
 #include "attn/detail/call/overlap.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/error.hpp"
+#include "attn/options.hpp"
 #include "attn/tensor.hpp"
 #include "attn/tile.hpp"
 
@@ -19,10 +21,14 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_ERRORS {
 
+/// What a tensor is to a call.
+enum class Role : unsigned char { input, output, keep_mask, drop_mask, bias };
+
 struct NamedTensor {
   const char* name = nullptr;
   TensorRef tensor;
   Shape4 shape;  ///< as the texts spell it
+  Role role = Role::input;
 };
 
 /// Collects the tensors of a call, so that each error text names the function, the rule and every
@@ -36,15 +42,20 @@ class CallShapes {
     add_input(name, tensor, tensor.shape);
   }
   /// The same for storage of which the call sees `shape`.
-  void add_input(const char* name, const TensorRef& tensor, const Shape4& shape) {
-    add(name, tensor, shape, false);
+  void add_input(const char* name, const TensorRef& tensor, const Shape4& shape,
+                 Role role = Role::input) {
+    add(NamedTensor{name, tensor, shape, role});
     for (int i = 0; i + 1 < count_; ++i) {
-      if (is_output_[i]) require_apart(tensors_[i], tensors_[count_ - 1]);
+      if (tensors_[i].role == Role::output) require_apart(tensors_[i], tensors_[count_ - 1]);
     }
+  }
+  /// The same for a mask or bias.
+  void add_mask(const char* name, const TensorRef& tensor, Role role) {
+    add_input(name, tensor, tensor.shape, role);
   }
   /// Adds an output, validates it, and tests it against everything so far.
   void add_output(const char* name, const TensorRef& tensor) {
-    add(name, tensor, tensor.shape, true);
+    add(NamedTensor{name, tensor, tensor.shape, Role::output});
     const Shape4& shape = tensor.shape;
     const Stride4& stride = tensor.stride;
     if (!is_empty(shape) &&
@@ -55,9 +66,17 @@ class CallShapes {
     }
     for (int i = 0; i + 1 < count_; ++i) require_apart(tensors_[count_ - 1], tensors_[i]);
   }
-  /// A tensor that only appears in the texts.
-  void add_text_only(const char* name, const Shape4& shape) {
-    extra_text_ += std::string(", ") + describe(name, shape);
+  /// Refuses a workspace that overlaps any of the tensors so far.
+  void require_apart_from(const Workspace& workspace) const {
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(workspace.data);
+    for (int i = 0; i < count_; ++i) {
+      const TensorRef& tensor = tensors_[i].tensor;
+      if (tensor.data == nullptr || is_empty(tensor.shape)) continue;
+      const ByteRange range(tensor);
+      if (range.begin < begin + workspace.bytes && begin < range.end) {
+        raise_shape(std::string("options.workspace overlaps ") + tensors_[i].name + " in memory");
+      }
+    }
   }
 
   /// From now on the call is about one sequence of a ragged batch.
@@ -88,19 +107,17 @@ class CallShapes {
  private:
   static constexpr int kMaxTensors = 24;
 
-  void add(const char* name, const TensorRef& tensor, const Shape4& shape, bool is_output) {
+  void add(const NamedTensor& added) {
     if (count_ == kMaxTensors) {  // more masks than that: keep the newest input in the last place
       --count_;
     }
-    tensors_[count_] = NamedTensor{name, tensor, shape};
-    is_output_[count_] = is_output;
-    ++count_;
-    const Shape4& s = tensor.shape;
+    tensors_[count_++] = added;
+    const Shape4& s = added.tensor.shape;
     if (s.batch < 0 || s.heads < 0 || s.length < 0 || s.dim < 0) {
-      raise_shape(std::string(name) + " has a negative extent");
+      raise_shape(std::string(added.name) + " has a negative extent");
     }
-    if (tensor.data == nullptr && !is_empty(s)) {
-      raise_shape(std::string(name) + " is not empty, but its pointer is null");
+    if (added.tensor.data == nullptr && !is_empty(s)) {
+      raise_shape(std::string(added.name) + " is not empty, but its pointer is null");
     }
   }
 
@@ -120,14 +137,12 @@ class CallShapes {
       text += ", sequence " + std::to_string(sequence_) + " of " + std::to_string(query_length_) +
               " queries and " + std::to_string(key_length_) + " keys";
     }
-    return text + extra_text_;
+    return text;
   }
 
   const char* function_;
   NamedTensor tensors_[kMaxTensors];
-  bool is_output_[kMaxTensors] = {};
   int count_ = 0;
-  std::string extra_text_;
   Index sequence_ = -1;  // all batches
   Index query_length_ = 0, key_length_ = 0;
 };

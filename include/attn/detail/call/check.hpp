@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -16,12 +15,13 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/mask_checker.hpp"
 #include "attn/detail/call/mask_stage.hpp"
-#include "attn/detail/kernels/matrix_unit.hpp"
+#include "attn/detail/call/tile_plan.hpp"
 #include "attn/detail/kernels/micro_kernels.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/options.hpp"
@@ -31,178 +31,45 @@
 namespace attn {
 namespace detail {
 
-/// Keys and values as the driver reads them: whole tensors, or a cache through its index map.
-struct KeyValueSource {
-  TensorRef keys, values;
-  KeyMap map;
-  Shape4 key_shape, value_shape;  ///< as the call sees them: [B|1, Hk|Hv, Sk, Dk|Dv]
-  Index length = 0;               ///< Sk
-  PerBatch begin = 0, end = 0;    ///< the keys that are stored: begin .. end - 1
-
-  KeyValueSource() = default;
-  /// Whole tensors.
-  KeyValueSource(const TensorRef& k, const TensorRef& v)
-      : keys(k),
-        values(v),
-        key_shape(k.shape),
-        value_shape(v.shape),
-        length(k.shape.length),
-        end(k.shape.length) {}
-  /// The stored tokens of `batch` sequences, the longest of which holds `longest`.
-  KeyValueSource(const TensorRef& k, const TensorRef& v, const KeyMap& key_map, Index batch,
-                 Index longest, const PerBatch& first_keys, const PerBatch& lengths)
-      : keys(k),
-        values(v),
-        map(key_map),
-        key_shape{batch, k.shape.heads, longest, k.shape.dim},
-        value_shape{batch, v.shape.heads, longest, v.shape.dim},
-        length(longest),
-        begin(first_keys),
-        end(lengths) {}
-};
-
-/// One checked call of attention. Types are erased; A is the accumulation type.
+/// Chooses the kernels of a call and cuts its work into tiles.
 template <class A>
-struct AttentionCall {
-  TensorRef q, out;
-  KeyValueSource source;
-  AttentionOutputs<A> extra;
-  Index batch, num_heads, query_length, key_length, key_dim, value_dim;
-  Index heads_per_key, heads_per_value;
-  Index group_heads, num_groups;  ///< query heads that share key and value head; groups a batch
-  A scale, softcap;
-  Span<const double> sinks;
-  Dropout dropout;
-  std::uint64_t dropout_threshold;
-  A dropout_scale;
-  PerBatch offset;
-  MaskStage<A> mask;
-  const KernelTable<A>* kernels;
-  const WidenTable* widen;
-  TilePlan plan;
-  /// Where the part that is computed begins: batch, num_groups and group_heads may be narrowed.
-  Index first_batch = 0, first_head = 0;
-  Index first_split = 0;                    ///< no batch has stored keys in the splits before
-  const MatrixUnit* matrix_unit = nullptr;  ///< set: the products are its, in the matrix form
-
-  Index rows() const { return group_heads * query_length; }
-  Index num_blocks() const { return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block); }
-  Index num_splits() const {
-    return (std::max)(Index{1}, ceil_div(key_length, plan.key_split) - first_split);
+void choose_kernels(AttentionCall<A>& call, const AttentionOptions& options) {
+  const InstructionSet set = options.instruction_set;
+  CallKernels<A>& kernels = call.kernels;
+  kernels.table = &detail::kernels<A>(set);
+  kernels.widen = &widening(set);
+  const KernelTable<A>& table = *kernels.table;
+  const CallSizes& sizes = call.sizes;
+  call.plan = plan_tiles(call.rows(), sizes.key_length, sizes.key_dim, sizes.value_dim, table.lanes,
+                         table.row_tile);
+  const auto is_bfloat16 = [](const TensorRef& x) {
+    return x.format->type == NumberType::bfloat16;
+  };
+  if (std::is_same_v<A, float> && options.allow_bf16_weights && call.plan.rows_are_lanes &&
+      is_bfloat16(call.q) && is_bfloat16(call.source.keys) && is_bfloat16(call.source.values)) {
+    kernels.matrix_unit = find_matrix_unit(set);
   }
-  /// Whether partial results are merged: a rule of Sk alone, even where one split is left.
-  bool is_split() const { return key_length > plan.key_split; }
-  /// The keys of a split; the first contains all that come before.
-  KeyRange split(Index i) const {
-    const Index begin = (first_split + i) * plan.key_split;
-    return {i == 0 ? 0 : begin, (std::min)(key_length, begin + plan.key_split)};
+  if (kernels.matrix_unit != nullptr) {
+    call.plan = plan_matrix_tiles(call.rows(), sizes.key_length, sizes.key_dim, sizes.value_dim,
+                                  table.lanes);
   }
-  /// How many rows the kernels of the row-lane form take at a time.
-  Index lanes() const { return matrix_unit == nullptr ? kernels->lanes : MatrixUnit::kColumns; }
-  bool has_dropout() const { return dropout_threshold != 0; }
-  /// Whether kernels find keys and values in lists of addresses: those of the row-lane form.
-  bool lists_rows() const { return plan.rows_are_lanes && matrix_unit == nullptr; }
-  bool copies_keys() const { return !has_plain_rows<A>(source.keys); }
-
-  /// The element offset of a row of the weights that the caller asked for.
-  Index weights_offset(Index b, Index head, Index query) const {
-    const Stride4& stride = extra.weights.stride();
-    return b * stride.batch + head * stride.heads + query * stride.length;
+  // A rolling cache holds the last keys of a sequence without end: no work for those before.
+  CallPart& part = call.part;
+  Index first_key = sizes.key_length;
+  for (Index b = part.first_batch; b < part.first_batch + part.num_batches; ++b) {
+    first_key = (std::min)(first_key, call.source.begin[b]);
   }
-
-  /// The sink of a query head, or -infinity.
-  A sink(Index head) const {
-    return sinks.empty() ? negative_infinity<A>() : static_cast<A>(sinks[head]);
-  }
-  RowBlock row_block(Index b, Index group, Index first_row, Index count) const {
-    // Sums with lengths cannot overflow; half a Band's reach, so that open sides stay open.
-    constexpr Index kFar = Index{1} << (sizeof(Index) * 8 - 5);
-    RowBlock block;
-    block.batch = first_batch + b;
-    block.num_heads = num_heads;
-    block.first_head = first_head + group * group_heads;
-    block.query_length = query_length;
-    const Index position = offset[block.batch];
-    block.query_offset = position > kFar ? kFar : position < -kFar ? -kFar : position;
-    block.first_row = first_row;
-    block.count = count;
-    return block;
-  }
-  /// Cuts the work into tiles, for the matrix form if `unit` is not null and the rows are enough.
-  void plan_work(const MatrixUnit* unit) {
-    plan = plan_tiles(rows(), key_length, key_dim, value_dim, kernels->lanes, kernels->row_tile);
-    matrix_unit = plan.rows_are_lanes ? unit : nullptr;
-    if (matrix_unit != nullptr) {
-      plan = plan_matrix_tiles(rows(), key_length, key_dim, value_dim, kernels->lanes);
-    }
-    // A rolling cache holds the last keys of a sequence without end: no work for those before.
-    Index first_key = key_length;
-    for (Index b = first_batch; b < first_batch + batch; ++b) {
-      first_key = (std::min)(first_key, source.begin[b]);
-    }
-    first_split = first_key / plan.key_split;
-  }
-  /// The keys that can matter to these rows.
-  KeyRange key_range(const RowBlock& rows) const {
-    return mask.key_range(rows, key_length) &
-           KeyRange{source.begin[rows.batch], source.end[rows.batch]};
-  }
-};
+  part.first_split = first_key / call.plan.key_split;
+}
 
 inline namespace ATTN_ERRORS {
 
-/// Refuses queries that see keys which a cache has let go: first_held(b) is the first that it still
-/// holds for batch b. Masks may hide those before.
-template <class A, class FirstHeld>
-void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
-                       const FirstHeld& first_held) {
-  const auto sees = [&](const RowBlock& row, Index key) {
-    A score = 0;
-    const ScoreTile<A> tile{row, KeyRange{key, key + 1}, &score, 1, 1, call.kernels->set};
-    const Cover cover = call.mask.cover(row, tile.keys);
-    if (cover == Cover::partial) call.mask.apply(tile);
-    return cover != Cover::none && !is_negative_infinity(score);
-  };
-  const auto check_rows = [&](const RowBlock& group, Index held) {
-    const auto lost_keys = [&](const RowBlock& rows) {
-      return call.mask.key_range(rows, call.key_length) & KeyRange{0, held};
-    };
-    if (lost_keys(group).empty()) return;
-    for (Index i = 0; i < group.count; ++i) {
-      const RowBlock row = group.slice(i, 1);
-      const KeyRange lost = lost_keys(row);
-      for (Index key = lost.begin; key < lost.end; ++key) {
-        if (!sees(row, key)) continue;
-        shapes.raise_shape(
-            "query " + std::to_string(row.query(0)) + " of batch " + std::to_string(row.batch) +
-            ", at position " + std::to_string(row.position_begin()) + ", sees key " +
-            std::to_string(key) + ", and the cache holds none before " + std::to_string(held) +
-            ": it keeps the windows of its last longest_append tokens, and no query may stand "
-            "further back unless its mask hides what is missing");
-      }
-    }
-  };
-  for (Index b = 0; b < call.batch; ++b) {
-    const Index held = first_held(call.first_batch + b);
-    if (held == 0 || call.rows() == 0) continue;
-    for (Index group = 0; group < call.num_groups; ++group) {
-      check_rows(call.row_block(b, group, 0, call.rows()), held);
-    }
-  }
-}
-
-/// The same for a cache as it is.
+/// The rules that options follow by themselves, in a call that sums in A.
 template <class A>
-void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call) {
-  require_held_keys(shapes, call, [&](Index b) { return call.source.begin[b]; });
-}
-
-/// The rules that options follow by themselves. `largest`: the largest finite value of the
-/// accumulation type.
-inline void check_options(const CallShapes& call, const AttentionOptions& options,
-                          double largest = (std::numeric_limits<double>::max)()) {
-  const auto fits = [largest](double value) {
-    return is_finite(value) && value <= largest && value >= -largest;
+void check_options(const CallShapes& call, const AttentionOptions& options) {
+  const auto fits = [](double value) {
+    constexpr double kLargest = static_cast<double>((std::numeric_limits<A>::max)());
+    return is_finite(value) && value <= kLargest && value >= -kLargest;
   };
   if (options.scale && !fits(*options.scale)) {
     call.raise_option("options.scale must be finite in the accumulation type, got " +
@@ -212,6 +79,11 @@ inline void check_options(const CallShapes& call, const AttentionOptions& option
     call.raise_option(
         "options.softcap must be finite in the accumulation type and 0 (none) or more, got " +
         general(options.softcap));
+  }
+  // The other options round to something near them; 0 means something else than a small cap.
+  if (options.softcap > 0 && bits_of(static_cast<A>(options.softcap)) == 0) {
+    call.raise_option("options.softcap must not round to 0, which means none, in the " +
+                      std::string("accumulation type, got ") + general(options.softcap));
   }
   const double p = options.dropout.probability;
   if (!is_finite(p) || p < 0 || p > 1) {
@@ -253,57 +125,51 @@ PerBatch resolve_offset(CallShapes& call, const TensorRef& q, const KeyValueSour
 
 /// The work of a call whose inputs have been checked. `out` and `extra` may be null (for sizing).
 template <class A, class M>
-AttentionCall<A> describe_call(CallShapes& call, const TensorRef& q, const KeyValueSource& source,
+AttentionCall<A> describe_call(CallShapes& shapes, const TensorRef& q, const KeyValueSource& source,
                                const PerBatch* past, const TensorRef& out, const M& mask,
                                const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   const double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  check_options(call, options, largest);
-  const PerBatch offset = resolve_offset(call, q, source, past, mask, options, largest);
+  check_options<A>(shapes, options);
+  const PerBatch offset = resolve_offset(shapes, q, source, past, mask, options, largest);
 
-  const bool is_empty = q.shape.heads == 0;
-  const Index per_key = is_empty ? 1 : q.shape.heads / source.keys.shape.heads;
-  const Index per_value = is_empty ? 1 : q.shape.heads / source.values.shape.heads;
-  const Index group = std::gcd(per_key, per_value);
-  const Index dim = q.shape.dim;
-  const double scale = options.scale ? *options.scale
-                       : dim > 0     ? 1.0 / std::sqrt(static_cast<double>(dim))
-                                     : 0.0;
-  const KernelTable<A>& table = kernels<A>(options.instruction_set);
+  AttentionCall<A> call{MaskStage<A>(mask)};
+  call.q = q;
+  call.source = source;
+  call.outputs.out = out;
+  call.outputs.extra = extra;
+  call.offset = offset;
+  call.sinks = options.sinks;
+
+  CallSizes& sizes = call.sizes;
+  sizes.batch = q.shape.batch;
+  sizes.num_heads = q.shape.heads;
+  sizes.query_length = q.shape.length;
+  sizes.key_length = source.length;
+  sizes.key_dim = q.shape.dim;
+  sizes.value_dim = source.values.shape.dim;
+  if (sizes.num_heads > 0) {
+    sizes.heads_per_key = sizes.num_heads / source.keys.shape.heads;
+    sizes.heads_per_value = sizes.num_heads / source.values.shape.heads;
+  }
+  CallPart& part = call.part;
+  const KeyRange batches = shapes.batches(sizes.batch);
+  part.first_batch = batches.begin;
+  part.num_batches = batches.size();
+  part.group_heads = std::gcd(sizes.heads_per_key, sizes.heads_per_value);
+  part.num_groups = sizes.num_heads / part.group_heads;
+
+  call.score.scale =
+      static_cast<A>(options.scale       ? *options.scale
+                     : sizes.key_dim > 0 ? 1.0 / std::sqrt(static_cast<double>(sizes.key_dim))
+                                         : 0.0);
+  call.score.softcap = static_cast<A>(options.softcap);
   const double p = options.dropout.probability;
-  AttentionCall<A> work{q,
-                        out,
-                        source,
-                        extra,
-                        q.shape.batch,
-                        q.shape.heads,
-                        q.shape.length,
-                        source.length,
-                        dim,
-                        source.values.shape.dim,
-                        per_key,
-                        per_value,
-                        group,
-                        is_empty ? 0 : q.shape.heads / group,
-                        static_cast<A>(scale),
-                        static_cast<A>(options.softcap),
-                        options.sinks,
-                        options.dropout,
-                        dropout_threshold(p),
-                        p < 1 ? static_cast<A>(1.0 / (1.0 - p)) : A(0),
-                        offset,
-                        MaskStage<A>(mask),
-                        &table,
-                        &widening(options.instruction_set),
-                        TilePlan{}};
-  const KeyRange batches = call.batches(q.shape.batch);
-  work.first_batch = batches.begin;
-  work.batch = batches.size();
-  const auto is_bfloat16 = [](const TensorRef& x) { return x.type == ElementType::bfloat16; };
-  const bool may_round_weights = options.allow_bf16_weights && std::is_same_v<A, float> &&
-                                 is_bfloat16(q) && is_bfloat16(source.keys) &&
-                                 is_bfloat16(source.values);
-  work.plan_work(may_round_weights ? find_matrix_unit(options.instruction_set) : nullptr);
-  return work;
+  call.dropout.dropout = options.dropout;
+  call.dropout.threshold = dropout_threshold(p);
+  call.dropout.factor = p < 1 ? static_cast<A>(1.0 / (1.0 - p)) : A(0);
+
+  choose_kernels(call, options);
+  return call;
 }
 
 /// Checks out and the extra outputs against the shapes of the call.

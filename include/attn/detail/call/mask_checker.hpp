@@ -18,12 +18,6 @@
 namespace attn {
 namespace detail {
 
-/// The strides of a [B|1, Hq|1, Sq|1, Sk|1] view, with 0 for the axes of size 1.
-inline Stride4 broadcast_stride(const Shape4& shape, const Stride4& stride) {
-  return Stride4{shape.batch == 1 ? 0 : stride.batch, shape.heads == 1 ? 0 : stride.heads,
-                 shape.length == 1 ? 0 : stride.length, shape.dim == 1 ? 0 : stride.dim};
-}
-
 inline namespace ATTN_ERRORS {
 
 /// Gathers what the masks of a call say. One query position p(b, i) = i + offset(b) serves causal
@@ -36,8 +30,6 @@ class MaskChecker {
   /// `scores`: (B, Hq, Sq, Sk). `largest`: the largest finite value of the accumulation type.
   MaskChecker(CallShapes& call, Shape4 scores, double largest)
       : call_(call), scores_(scores), largest_(largest) {}
-
-  const Shape4& scores() const { return scores_; }
 
   /// This mask depends on positions. `explicit_offset`: it refuses the default unless Sq == Sk.
   void use_position(const char* mask, Need need = Need::any_offset) {
@@ -83,8 +75,8 @@ class MaskChecker {
   }
 
   /// A mask or bias tensor: [B|1, Hq|1, Sq|1, Sk|1].
-  void check_score_view(const char* name, const TensorRef& view) {
-    call_.add_input(name, view);
+  void check_score_view(const char* name, const TensorRef& view, Role role) {
+    call_.add_mask(name, view, role);
     const Shape4& s = view.shape;
     const bool fits =
         (s.batch == 1 || s.batch == scores_.batch) && (s.heads == 1 || s.heads == scores_.heads) &&

@@ -7,47 +7,86 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
+#include <type_traits>
+#include <utility>
+
 #include "attn/config.hpp"
 #include "attn/tile.hpp"
 
 namespace attn {
 namespace detail {
 
+template <class M, class A, class = void>
+inline constexpr bool has_reapply_v = false;
+template <class M, class A>
+inline constexpr bool has_reapply_v<
+    M, A, std::void_t<decltype(std::declval<const M&>().reapply(std::declval<ScoreTile<A>>()))>> =
+    true;
+
+/// apply() where a mask to the right has changed the scores since modify(): masks that drop keys by
+/// modify() alone do it again.
+template <class M, class A>
+void reapply(const M& mask, const ScoreTile<A>& tile) {
+  if constexpr (has_reapply_v<M, A>) {
+    mask.reapply(tile);
+  } else {
+    mask.apply(tile);
+  }
+}
+
 template <class A>
 class MaskStage {
  public:
+  /// `mask` outlives the stage.
   template <class M>
-  explicit MaskStage(const M& mask)
-      : mask_(&mask),
-        modifies_(mask.modifies()),
-        key_range_([](const void* m, const RowBlock& rows, Index key_length) {
-          return static_cast<const M*>(m)->key_range(rows, key_length);
-        }),
-        cover_([](const void* m, const RowBlock& rows, KeyRange keys) {
-          return static_cast<const M*>(m)->cover(rows, keys);
-        }),
-        modify_([](const void* m, const ScoreTile<A>& tile) {
-          static_cast<const M*>(m)->modify(tile);
-        }),
-        apply_([](const void* m, const ScoreTile<A>& tile) {
-          static_cast<const M*>(m)->apply(tile, false);
-        }) {}
+  explicit MaskStage(const M& mask) : mask_(&mask), functions_(&kFunctions<M>) {}
 
-  bool modifies() const { return modifies_; }
+  bool modifies() const { return functions_->modifies(mask_); }
   KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return key_range_(mask_, rows, key_length);
+    return functions_->key_range(mask_, rows, key_length);
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const { return cover_(mask_, rows, keys); }
-  void modify(const ScoreTile<A>& tile) const { modify_(mask_, tile); }
-  void apply(const ScoreTile<A>& tile) const { apply_(mask_, tile); }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return functions_->row_range(mask_, rows, keys);
+  }
+  Cover cover(const RowBlock& rows, KeyRange keys) const {
+    return functions_->cover(mask_, rows, keys);
+  }
+  void modify(const ScoreTile<A>& tile) const { functions_->modify(mask_, tile); }
+  void apply(const ScoreTile<A>& tile) const { functions_->apply(mask_, tile); }
+  void reapply(const ScoreTile<A>& tile) const { functions_->reapply(mask_, tile); }
 
  private:
+  struct Functions {
+    bool (*modifies)(const void*);
+    KeyRange (*key_range)(const void*, const RowBlock&, Index);
+    RowRange (*row_range)(const void*, const RowBlock&, KeyRange);
+    Cover (*cover)(const void*, const RowBlock&, KeyRange);
+    void (*modify)(const void*, const ScoreTile<A>&);
+    void (*apply)(const void*, const ScoreTile<A>&);
+    void (*reapply)(const void*, const ScoreTile<A>&);
+  };
+  template <class M>
+  static const M& as(const void* mask) {
+    return *static_cast<const M*>(mask);
+  }
+  template <class M>
+  static constexpr Functions kFunctions = {
+      [](const void* mask) { return as<M>(mask).modifies(); },
+      [](const void* mask, const RowBlock& rows, Index key_length) {
+        return as<M>(mask).key_range(rows, key_length);
+      },
+      [](const void* mask, const RowBlock& rows, KeyRange keys) {
+        return as<M>(mask).row_range(rows, keys);
+      },
+      [](const void* mask, const RowBlock& rows, KeyRange keys) {
+        return as<M>(mask).cover(rows, keys);
+      },
+      [](const void* mask, const ScoreTile<A>& tile) { as<M>(mask).modify(tile); },
+      [](const void* mask, const ScoreTile<A>& tile) { as<M>(mask).apply(tile); },
+      [](const void* mask, const ScoreTile<A>& tile) { detail::reapply(as<M>(mask), tile); }};
+
   const void* mask_;
-  bool modifies_;
-  KeyRange (*key_range_)(const void*, const RowBlock&, Index);
-  Cover (*cover_)(const void*, const RowBlock&, KeyRange);
-  void (*modify_)(const void*, const ScoreTile<A>&);
-  void (*apply_)(const void*, const ScoreTile<A>&);
+  const Functions* functions_;
 };
 
 }  // namespace detail

@@ -24,11 +24,11 @@ struct ByteRange {
 
   explicit ByteRange(const TensorRef& t) {
     begin = end = reinterpret_cast<std::uintptr_t>(t.data);
-    end += static_cast<std::uintptr_t>(t.element_size);
+    end += static_cast<std::uintptr_t>(t.element_size());
     const Index extents[4] = {t.shape.batch, t.shape.heads, t.shape.length, t.shape.dim};
     const Index strides[4] = {t.stride.batch, t.stride.heads, t.stride.length, t.stride.dim};
     for (int axis = 0; axis < 4; ++axis) {
-      const Index reach = (extents[axis] - 1) * strides[axis] * t.element_size;
+      const Index reach = (extents[axis] - 1) * strides[axis] * t.element_size();
       (reach < 0 ? begin : end) += static_cast<std::uintptr_t>(reach);
     }
   }
@@ -63,7 +63,7 @@ inline bool overlaps(const TensorRef& a, const TensorRef& b) {
   }
   const ByteRange range_a(a), range_b(b);
   if (range_a.end <= range_b.begin || range_b.end <= range_a.begin) return false;
-  if (a.element_size != b.element_size) return true;
+  if (a.element_size() != b.element_size()) return true;
 
   const Index extents_a[4] = {a.shape.batch, a.shape.heads, a.shape.length, a.shape.dim};
   const Index extents_b[4] = {b.shape.batch, b.shape.heads, b.shape.length, b.shape.dim};
@@ -90,8 +90,8 @@ inline bool overlaps(const TensorRef& a, const TensorRef& b) {
     reach_b += (axes[i].b - 1) * axes[i].stride;
   }
   const Index bytes = static_cast<Index>(range_b.begin - range_a.begin);
-  if (bytes % a.element_size != 0) return true;
-  return can_bridge(axes, axes + count, bytes / a.element_size);
+  if (bytes % a.element_size() != 0) return true;
+  return can_bridge(axes, axes + count, bytes / a.element_size());
 }
 
 }  // namespace detail

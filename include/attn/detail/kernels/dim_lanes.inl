@@ -181,6 +181,18 @@ void dim_weights(A* scores, Index count, A max, A divisor) {
   }
 }
 
+template <class A>
+void dim_divide(A* out, Index rows, Index dim, Index stride, const A* divisor) {
+  const auto zero = broadcast(A(0));  // -0 becomes 0, as in row_divide
+  for (Index r = 0; r < rows; ++r) {
+    const auto denominator = broadcast(divisor[r]);
+    for (Index d = 0; d < dim; d += Simd<A>::kLanes) {
+      A* const at = out + r * stride + d;
+      store(at, (load(at) + zero) / denominator);
+    }
+  }
+}
+
 /// Adds the values of kVectors vectors of dims; a vector alone may have `count` dims, fewer
 /// than its lanes, of which `out` holds all.
 template <class A, class Element, unsigned kRows, unsigned kVectors>

@@ -10,7 +10,8 @@
 //   dim lanes   one vector lane an element of the head dim (scores, values) or a key (softmax).
 //               Used for few rows, as in decoding, where most row lanes would idle.
 //
-// A third, the matrix form (matrix_stages.hpp), is row lanes whose products a matrix unit computes.
+// A third, the matrix form (forms/matrix_form.hpp), is row lanes whose products a matrix unit
+// computes.
 //
 // All arithmetic is in A (float or double). Every lane's result depends on that lane's inputs
 // alone.
@@ -101,7 +102,7 @@ struct KernelTable {
   /// out[d][r] /= divisor[r]; -0 becomes 0.
   void (*row_divide)(A* out, Index dim, Index rows, Index stride, const A* divisor);
 
-  // Dim lanes, as FewRowKernels below.
+  // Dim lanes, as FewRowKernels above.
 
   const FewRowKernels<A>* few_rows;  ///< of keys and values in A
   /// As row_softmax, on `num_keys` (a multiple of `lanes`) scores of each row.
@@ -111,6 +112,8 @@ struct KernelTable {
   /// known. A score of -infinity becomes exactly 0, even where max or divisor are NaN. `count` is a
   /// multiple of `lanes`.
   void (*dim_weights)(A* scores, Index count, A max, A divisor);
+  /// out[r][d] /= divisor[r] for `dim` (a multiple of `lanes`) elements of each row; -0 becomes 0.
+  void (*dim_divide)(A* out, Index rows, Index dim, Index stride, const A* divisor);
 
   // Both forms, on `lines` runs of `count` elements (a multiple of `lanes`).
 

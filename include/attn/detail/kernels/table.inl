@@ -89,8 +89,8 @@ struct Copy {
         ATTN_SIMD_SET,  Simd<A>::kLanes, Simd<A>::kLanes * Registers<A>::kTileVectors,
         row_scores<A>,  row_softmax<A>,  row_accumulate<A>,
         row_divide<A>,  &kFewRows<A, A>, dim_softmax<A>,
-        dim_weights<A>, softcap<A>,      transpose<A>,
-        all_finite<A>};
+        dim_weights<A>, dim_divide<A>,   softcap<A>,
+        transpose<A>,   all_finite<A>};
     return table;
   }
   template <class Bits>

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "attn/config.hpp"
-#include "attn/detail/forms/scratch.hpp"
+#include "attn/detail/call/arena.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"

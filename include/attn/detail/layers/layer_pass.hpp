@@ -18,10 +18,11 @@
 
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
+#include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
 #include "attn/detail/call/overlap.hpp"
-#include "attn/detail/forms/scratch.hpp"
+#include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/projection/linear_call.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/layers/attention_config.hpp"
@@ -186,7 +187,7 @@ class LayerPass {
     in_.call[0].out.data = call_->q.data = activations.queries;
     in_.call[1].out.data = activations.keys;
     in_.call[2].out.data = activations.values;
-    output_.call[0].x.data = call_->out.data = activations.heads;
+    output_.call[0].x.data = call_->outputs.out.data = activations.heads;
     if (is_cached_) return;
     call_->source.keys.data = activations.keys;
     call_->source.values.data = activations.values;
@@ -215,7 +216,7 @@ class LayerPass {
   /// Reads the keys of a cache that has been appended to.
   template <class M>
   void read_from(const KeyValueSource& source, const M& mask) {
-    const TensorRef q = call_->q, heads = call_->out;
+    const TensorRef q = call_->q, heads = call_->outputs.out;
     const PerBatch past = source.end - q.shape.length;
     call_.emplace(describe_call<A>(shapes_, q, source, &past, heads, mask, options_, extra_));
   }

@@ -14,7 +14,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/linear.hpp"

@@ -7,226 +7,110 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <type_traits>
 
 #include "attn/config.hpp"
-#include "attn/detail/call/check.hpp"
+#include "attn/detail/call/arena.hpp"
+#include "attn/detail/call/call.hpp"
+#include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/forms/online_softmax.hpp"
-#include "attn/detail/forms/scratch.hpp"
-#include "attn/detail/forms/tile_stages.hpp"
-#include "attn/detail/loop/split_states.hpp"
-#include "attn/masks/concept.hpp"
+#include "attn/detail/call/work_memory.hpp"
+#include "attn/detail/forms/dim_lanes.hpp"
+#include "attn/detail/forms/matrix_form.hpp"
+#include "attn/detail/forms/row_lanes.hpp"
+#include "attn/detail/loop/block.hpp"
+#include "attn/detail/loop/splits.hpp"
 #include "attn/options.hpp"
-#include "attn/tensor.hpp"
 #include "attn/tile.hpp"
 
 namespace attn {
 namespace detail {
 
-/// How the values of a tile are read. Almost always `plain`; the other two deal with infinities and
-/// NaNs in V, which a weight of 0 does not stop: 0 * infinity is NaN.
-enum class ValuePass { plain, finite_only, non_finite_only };
-
-/// How a tile's keys or values are fetched: kernels of few rows read them as they are stored.
-template <class A>
-Fetch fetch_of(const AttentionCall<A>& call, ValuePass pass) {
-  if (pass == ValuePass::finite_only) return Fetch::copied;
-  if (pass == ValuePass::non_finite_only || call.plan.rows_are_lanes) return Fetch::converted;
-  return Fetch::as_stored;
-}
-
-/// Attends a block of rows to `keys`, one tile after the other.
-template <class A>
-void attend_tiles(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
-                  KeyRange keys, ValuePass pass) {
-  if (keys.empty()) return;  // it may begin behind all keys, in the last tile all the same
-  const Index key_head = block.first_head / call.heads_per_key;
-  const Index value_head = block.first_head / call.heads_per_value;
-  const Index step = call.plan.key_tile;
-  for (Index begin = keys.begin / step * step; begin < keys.end; begin += step) {
-    const KeyRange fetched = keys & KeyRange{begin, begin + step};
-    const auto fetch = [&](const TensorRef& tensor, Index head, ValuePass how, A* copy) {
-      return fetch_rows(tensor, call.source.map, block.batch, head, fetched, keys.end,
-                        fetch_of(call, how), copy, *call.kernels, *call.widen);
-    };
-    TileRows<A> key_rows;
-    if (call.matrix_unit == nullptr) {  // the matrix form packs keys by itself
-      key_rows = fetch(call.source.keys, key_head, ValuePass::plain, scratch.key_copy);
-    }
-    A* const value_copy = scratch.value_copy + (fetched.begin - begin) * call.value_dim;
-    const TileRows<A> value_rows = fetch(call.source.values, value_head, pass, value_copy);
-    if (call.lists_rows()) {
-      key_rows.list(scratch.key_rows);
-      value_rows.list(scratch.value_rows);
-    }
-    if (pass == ValuePass::finite_only) {
-      zero_non_finite(value_copy, fetched.size() * call.value_dim);
-    }
-    if constexpr (std::is_same_v<A, float>) {
-      if (call.matrix_unit != nullptr) {
-        pack_keys(call, scratch, block.batch, key_head, fetched, begin);
-        if (pass != ValuePass::non_finite_only) pack_values(call, scratch, fetched, begin);
-      }
-    }
-    for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
-      const KeyRange seen = fetched & tile.keys;
-      if (seen.empty()) return;
-      const Cover cover = call.mask.cover(tile.rows, seen);
-      if (cover == Cover::none) return;
-
-      const Staircase stairs = find_staircase(call, tile, seen, cover);
-      const ScoreTile<A> scores =
-          compute_scores(call, scratch, tile, seen, stairs, key_rows, begin,
-                         next_rows(call, scratch, block, tile, key_rows, seen));
-      if (call.mask.modifies()) call.mask.modify(scores);
-      if (cover == Cover::partial) call.mask.apply(scores);
-      if (call.matrix_unit != nullptr && (call.mask.modifies() || cover == Cover::partial)) {
-        call.matrix_unit->configure();  // a user's function may have used it for itself
-      }
-
-      if (pass == ValuePass::non_finite_only) {
-        OnlineSoftmax<A> frozen = tile.state;  // m is final, and l is not summed twice
-        frozen.sum = scratch.spare;
-        update_weights(frozen, scratch, scores);
-        if (call.has_dropout()) apply_dropout(call, scores);
-        add_non_finite(tile.state, scores, value_rows);
-        return;
-      }
-      if (call.extra.weights.data() != nullptr) keep_scores(call, scores);
-      const bool rescale = update_weights(tile.state, scratch, scores);
-      if (call.has_dropout()) apply_dropout(call, scores);
-      add_values(call, scratch, tile.state, scores, stairs, value_rows, begin, rescale,
-                 next_rows(call, scratch, block, tile, value_rows, seen));
-    });
+/// Calls f(arena -> form): how a form of tile is made, of the kind that the call's plan says.
+template <class A, class F>
+void with_form(const AttentionCall<A>& call, const F& f) {
+  if (!call.plan.rows_are_lanes) {
+    f([&](Arena& arena) { return DimLanes<A>(call, arena); });
+    return;
   }
+  if constexpr (std::is_same_v<A, float>) {
+    if (call.kernels.matrix_unit != nullptr) {
+      f([&](Arena& arena) { return MatrixForm(call, arena); });
+      return;
+    }
+  }
+  f([&](Arena& arena) { return RowLanes<A>(call, arena); });
 }
 
-/// Attends a block of rows to the keys of `split`; afterwards the states of its tiles hold the
-/// sums.
-template <class A>
-void attend_block(const AttentionCall<A>& call, const Scratch<A>& scratch, const RowBlock& block,
-                  KeyRange split) {
-  const KeyRange keys = call.key_range(block) & split;
-  const auto reset = [&](RowTile<A> tile) {
-    tile.state.reset(tile.rows.count, [&](Index row) {  // split keys get the sink when they merge
-      return call.is_split() ? negative_infinity<A>() : call.sink(tile.rows.head(row));
-    });
-  };
-  for_each_row_tile(call, scratch, block, [&](const RowTile<A>& tile) {
-    load_queries(call, tile);
-    reset(tile);
-  });
-  if (call.extra.weights.data() != nullptr) clear_scores(call, block, split);
-  attend_tiles(call, scratch, block, keys, ValuePass::plain);
+/// Everything that a call works in: what its workers share, and what each has for itself.
+struct ScratchBytes {
+  std::size_t shared = 0, per_worker = 0;
 
-  bool finite = true;
-  for_each_row_tile(call, scratch, block,
-                    [&](const RowTile<A>& tile) { finite = finite && tile.state.is_finite(); });
-  if (finite) return;
-  // Some score or value was infinite or NaN. Scores have done what they should; values may have
-  // reached rows that do not see their key. Again, with what is not finite added where it is seen.
-  for_each_row_tile(call, scratch, block, reset);
-  attend_tiles(call, scratch, block, keys, ValuePass::finite_only);
-  attend_tiles(call, scratch, block, keys, ValuePass::non_finite_only);
+  std::size_t total(Index workers) const {
+    return shared + per_worker * static_cast<std::size_t>(workers);
+  }
+};
+template <class A>
+ScratchBytes scratch_bytes(const AttentionCall<A>& call) {
+  ScratchBytes bytes;
+  Arena shared, form, merger;
+  const PartialStates<A> partial(call, shared);
+  with_form(call, [&](const auto& make_form) { make_form(form); });
+  if (call.is_split()) SplitMerger<A>(call, merger);
+  bytes.shared = shared.used();
+  bytes.per_worker = (std::max)(form.used(), merger.used());
+  return bytes;
 }
 
 inline namespace ATTN_ERRORS {
 
-/// Runs a checked call.
+/// Runs a checked call with up to `workers` workers in `memory` of bytes.total(workers).
 template <class A>
-void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
-                   const AttentionOptions& options) {
-  const Index blocks = call.num_blocks(), splits = call.num_splits();
-  const Index groups = call.batch * call.num_groups;
-  const Index items = groups * blocks * splits;
-  if (items == 0) return;
-  const Index workers = (std::min)(worker_count(options.executor), items);
-  const std::size_t bytes = scratch_bytes(call, workers);
-  const WorkMemory memory(shapes, options.workspace, bytes);
-  Arena shared(memory.data());
+void run_attention(const AttentionCall<A>& call, Executor* executor, Index workers,
+                   const ScratchBytes& bytes, void* memory) {
+  const Index blocks = call.num_blocks(), splits = call.num_splits(), groups = call.num_groups();
+  Arena shared(memory);
   const PartialStates<A> partial(call, shared);
-  const std::size_t per_worker = (bytes - shared.used()) / static_cast<std::size_t>(workers);
-  const auto scratch_of = [&](Index slot) {
-    Arena arena(static_cast<char*>(memory.data()) + shared.used() +
-                static_cast<std::size_t>(slot) * per_worker);
-    return Scratch<A>(call, arena);
-  };
-  const auto rows_of = [&](Index group, Index block) {
-    const Index first = block * call.plan.row_block;
-    return call.row_block(group / call.num_groups, group % call.num_groups, first,
-                          (std::min)(call.plan.row_block, call.rows() - first));
+  const auto arena_of = [&](Index slot) {
+    return Arena(static_cast<char*>(memory) + bytes.shared +
+                 static_cast<std::size_t>(slot) * bytes.per_worker);
   };
 
-  for_each_item(options.executor, workers, items, [&](Index slot, Index item) {
+  for_each_item(executor, workers, call.num_items(), [&](Index slot, Index item) {
     // The last blocks first: under a causal mask they have the most keys.
     const Index block = blocks - 1 - item / (groups * splits);
     const Index group = item / splits % groups, split = item % splits;
-    const Scratch<A> scratch = scratch_of(slot);
-    const RowBlock rows = rows_of(group, block);
-    const MatrixUnitScope unit(call.matrix_unit);
-    attend_block(call, scratch, rows, call.split(split));
-    for_each_row_tile(call, scratch, rows, [&](const RowTile<A>& tile) {
-      if (call.is_split()) {
-        save_states(call, tile, partial, group, split);
-      } else {
-        finish_rows(call, scratch, tile);
+    with_form(call, [&](const auto& make_form) {
+      Arena arena = arena_of(slot);
+      auto form = make_form(arena);
+      attend_block(call, form, call.block(group, block), call.split(split));
+      for (const RowTile<A>& tile : form) {
+        if (call.is_split()) {
+          partial.save(form, tile, group, split, call.sizes.value_dim);
+        } else {
+          finish_rows(call, form, tile);
+        }
       }
     });
   });
   if (!call.is_split()) return;
-  for_each_item(options.executor, workers, groups * blocks, [&](Index slot, Index item) {
+  for_each_item(executor, workers, groups * blocks, [&](Index slot, Index item) {
+    Arena arena = arena_of(slot);
     const Index group = item / blocks;
-    merge_splits(call, scratch_of(slot), partial, group, rows_of(group, item % blocks));
+    SplitMerger<A>(call, arena).merge(partial, group, call.block(group, item % blocks));
   });
 }
 
-/// Checks and runs attention of q over `source`. `past`: where a cache says its queries stand.
-template <class A, class M>
-void attend(const char* function, const TensorRef& q, const KeyValueSource& source,
-            const PerBatch* past, const TensorRef& out, const M& mask,
-            const AttentionOptions& options, const AttentionOutputs<A>& extra) {
-  CallShapes shapes(function);
-  shapes.add_input("q", q);
-  shapes.add_input("k", source.keys, source.key_shape);
-  shapes.add_input("v", source.values, source.value_shape);
-  check_outputs(shapes, q.shape, source.length, source.values.shape.dim, out, extra);
-  check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
-  const AttentionCall<A> call =
-      describe_call<A>(shapes, q, source, past, out, mask, options, extra);
-  require_held_keys(shapes, call);
-  run_attention(shapes, call, options);
-}
-
-/// The memory that one accumulation type takes.
+/// The same in the memory that the options offer.
 template <class A>
-std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const KeyValueSource& source,
-                               const AttentionOptions& options) {
-  // The mask and the other options do not change the size. They are left out: a lambda need not
-  // accept both types, nor a number lie within the range of both.
-  AttentionOptions sizing;
-  sizing.instruction_set = options.instruction_set;
-  sizing.allow_bf16_weights = options.allow_bf16_weights;
-  const AttentionCall<A> call =
-      describe_call<A>(shapes, q, source, nullptr, TensorRef(), Mask(), sizing, {});
-  const Index items = call.batch * call.num_groups * call.num_blocks() * call.num_splits();
-  if (items == 0) return 0;
-  return scratch_bytes(call, (std::min)(worker_count(options.executor), items)) + Arena::kAlignment;
-}
-
-template <class M>
-std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyValueSource& source,
-                            const PerBatch* past, const M& mask, const AttentionOptions& options) {
-  CallShapes shapes(function);
-  shapes.add_input("q", q);
-  shapes.add_input("k", source.keys, source.key_shape);
-  shapes.add_input("v", source.values, source.value_shape);
-  check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
-  check_options(shapes, options);
-  resolve_offset(shapes, q, source, past, mask, options, (std::numeric_limits<double>::max)());
-  return (std::max)(workspace_bytes_of<float>(shapes, q, source, options),
-                    workspace_bytes_of<double>(shapes, q, source, options));
+void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
+                   const AttentionOptions& options) {
+  const Index items = call.num_items();
+  if (items == 0) return;
+  const Index workers = (std::min)(worker_count(options.executor), items);
+  const ScratchBytes bytes = scratch_bytes(call);
+  const WorkMemory memory(shapes, options.workspace, bytes.total(workers));
+  run_attention(call, options.executor, workers, bytes, memory.data());
 }
 
 }  // namespace ATTN_ERRORS

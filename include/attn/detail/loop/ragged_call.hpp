@@ -15,10 +15,10 @@
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/forms/scratch.hpp"
+#include "attn/detail/call/work_memory.hpp"
+#include "attn/detail/loop/attend.hpp"
 #include "attn/detail/loop/driver.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/masks/concept.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
@@ -57,7 +57,7 @@ struct RaggedCall {
       const Index first = key_starts[s], count = key_length(s);
       return {part(source.keys, first, count, 1), part(source.values, first, count, 1)};
     }
-    KeyValueSource keys = source;
+    KeyValueSource keys = source;  // begin and end are those of all sequences
     keys.length = keys.key_shape.length = keys.value_shape.length = key_length(s);
     return keys;
   }
@@ -138,11 +138,15 @@ void check_ragged(CallShapes& call, const RaggedCall<A>& ragged) {
 /// How the sequences are run: those with much work one after the other, each by all workers; the
 /// others side by side. Bits do not depend on it.
 struct RaggedPlan {
-  Index workers = 1;
+  Index concurrency = 1;   ///< what the executor offers
+  Index workers = 1;       ///< that run sequences side by side
   double much_work = 0;    ///< more than a worker's share of all sequences
   std::size_t bytes = 0;   ///< of scratch for one sequence with much work
   std::size_t single = 0;  ///< of scratch for one of the others
 
+  RaggedPlan(Executor* executor, Index sequences)
+      : concurrency(worker_count(executor)),
+        workers((std::max)(Index{1}, (std::min)(concurrency, sequences))) {}
   bool has_much(double work) const { return work > much_work; }
   std::size_t total_bytes() const {
     return (std::max)(bytes, single * static_cast<std::size_t>(workers));
@@ -152,21 +156,20 @@ struct RaggedPlan {
 template <class A, class M>
 RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall<A>& ragged, const M& mask,
                        const AttentionOptions& options) {
-  RaggedPlan plan;
+  RaggedPlan plan(options.executor, ragged.sequences());
   double work = 0;
   for (Index s = 0; s < ragged.sequences(); ++s) work += ragged.work(s);
-  plan.workers =
-      (std::max)(Index{1}, (std::min)(worker_count(options.executor), ragged.sequences()));
-  plan.much_work = work / static_cast<double>(worker_count(options.executor));
+  plan.much_work = work / static_cast<double>(plan.concurrency);
   for (Index s = 0; s < ragged.sequences(); ++s) {
     const AttentionCall<A> call = describe_sequence(shapes, ragged, s, mask, options);
-    const Index items = call.num_groups * call.num_blocks() * call.num_splits();
+    const Index items = call.num_items();
     if (items == 0) continue;
+    const ScratchBytes bytes = scratch_bytes(call);
     if (plan.has_much(ragged.work(s))) {
-      const Index workers = (std::min)(worker_count(options.executor), items);
-      plan.bytes = (std::max)(plan.bytes, scratch_bytes(call, workers));
+      const Index workers = (std::min)(plan.concurrency, items);
+      plan.bytes = (std::max)(plan.bytes, bytes.total(workers));
     } else {
-      plan.single = (std::max)(plan.single, scratch_bytes(call, 1));
+      plan.single = (std::max)(plan.single, bytes.total(1));
     }
   }
   return plan;
@@ -180,47 +183,54 @@ void attend_ragged(CallShapes& shapes, const RaggedCall<A>& ragged, const M& mas
   AttentionOutputs<A> extra;
   extra.log_sum_exp = ragged.log_sum_exp;
   check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, extra);
-  check_options(shapes, options, static_cast<double>((std::numeric_limits<A>::max)()));
+  check_options<A>(shapes, options);
   for (Index s = 0; s < ragged.sequences(); ++s) {
     if (ragged.source.begin[s] == 0) continue;  // all of it is held
     require_held_keys(shapes, describe_sequence(shapes, ragged, s, mask, options));
   }
   const RaggedPlan plan = plan_ragged(shapes, ragged, mask, options);
   const WorkMemory memory(shapes, options.workspace, plan.total_bytes(), "ragged_workspace_bytes");
-  const auto run = [&](Index s, Executor* executor, Workspace workspace) {
-    AttentionOptions own = options;
-    own.executor = executor;
-    own.workspace = workspace;
-    run_attention(shapes, describe_sequence(shapes, ragged, s, mask, own), own);
+  const auto run = [&](Index s, Executor* executor, Index concurrency, void* scratch) {
+    const AttentionCall<A> call = describe_sequence(shapes, ragged, s, mask, options);
+    const Index items = call.num_items();
+    if (items == 0) return;
+    run_attention(call, executor, (std::min)(concurrency, items), scratch_bytes(call), scratch);
   };
   for (Index s = 0; s < ragged.sequences(); ++s) {
-    if (plan.has_much(ragged.work(s))) run(s, options.executor, {memory.data(), plan.bytes});
+    if (plan.has_much(ragged.work(s))) run(s, options.executor, plan.concurrency, memory.data());
   }
   for_each_item(options.executor, plan.workers, ragged.sequences(), [&](Index slot, Index s) {
     if (plan.has_much(ragged.work(s))) return;
-    char* const own =
-        static_cast<char*>(memory.data()) + static_cast<std::size_t>(slot) * plan.single;
-    run(s, nullptr, {own, plan.single});
+    run(s, nullptr, 1,
+        static_cast<char*>(memory.data()) + static_cast<std::size_t>(slot) * plan.single);
   });
 }
 
-/// The memory that one accumulation type takes. The mask does not change the size.
+/// The memory that one accumulation type takes, whatever the lengths of a cache.
 template <class A>
 std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall<A>& ragged,
                             const AttentionOptions& options) {
-  AttentionOptions sizing;
-  sizing.instruction_set = options.instruction_set;
-  sizing.allow_bf16_weights = options.allow_bf16_weights;
-  sizing.executor = options.executor;
-  const std::size_t bytes = plan_ragged(shapes, ragged, Mask(), sizing).total_bytes();
-  return bytes == 0 ? 0 : bytes + Arena::kAlignment;
+  AttentionOptions alone = options;
+  alone.executor = nullptr;
+  std::size_t shared = 0, single = 0;
+  for (Index s = 0; s < ragged.sequences(); ++s) {
+    CallShapes call = shapes;
+    call.set_sequence(s, ragged.query_length(s), ragged.key_length(s));
+    const TensorRef q =
+        ragged.part(ragged.q, ragged.query_starts[s], ragged.query_length(s), ragged.sequences());
+    const KeyValueSource keys = ragged.keys_of(s);
+    shared = (std::max)(shared, workspace_bytes_of<A>(call, q, keys, options));
+    single = (std::max)(single, workspace_bytes_of<A>(call, q, keys, alone));
+  }
+  const RaggedPlan plan(options.executor, ragged.sequences());
+  return (std::max)(shared, single * static_cast<std::size_t>(plan.workers));
 }
 
 template <class M>
 std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall<double>& ragged, const M& mask,
                          const AttentionOptions& options) {
   check_ragged(shapes, ragged);
-  check_options(shapes, options);
+  check_options<double>(shapes, options);
   for (Index s = 0; s < ragged.sequences(); ++s) {
     const Index count = ragged.query_length(s);
     CallShapes call = shapes;

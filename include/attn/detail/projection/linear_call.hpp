@@ -12,12 +12,14 @@
 #include <utility>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/rounding.hpp"
+#include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/forms/scratch.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
 #include "attn/detail/kernels/micro_kernels.hpp"
-#include "attn/detail/rows/rows.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/detail/rows/tile_rows.hpp"
+#include "attn/detail/rows/transfer.hpp"
 #include "attn/executor.hpp"
 #include "attn/instruction_set.hpp"
 #include "attn/tile.hpp"
@@ -26,7 +28,6 @@ namespace attn {
 namespace detail {
 
 /// begin .. end - 1, of tokens, features (rows of W) or input elements.
-using IndexRange = KeyRange;
 
 /// How a product is cut. A pure function of the length and the input dim, so that a token's bits do
 /// not depend on the batch size, the number of threads or the other tokens.
@@ -131,8 +132,9 @@ struct LinearScratch {
     tokens = arena.take<A>(plan.rows_are_lanes ? rows * depth : 0);
     sums = arena.take<A>(rows * round_up(features, call.kernels->lanes));
     part = arena.take<A>(call.in() > depth ? plan.feature_tile * plan.row_tile : 0);
-    weight_copy = arena.take<A>(
-        has_plain_rows<A>(call.weight) ? 0 : plan.feature_tile * copy_stride(call, depth));
+    weight_copy = arena.take<A>(call.weight.template has_plain_rows<A>()
+                                    ? 0
+                                    : plan.feature_tile * copy_stride(call, depth));
     bias = arena.take<A>(features);
     ones = arena.take<A>(plan.row_tile);
     weight_rows = arena.take<const void*>(plan.feature_tile);

@@ -16,7 +16,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/rows/rows.hpp"
+#include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
 #include "attn/layers/rotary_scaling.hpp"

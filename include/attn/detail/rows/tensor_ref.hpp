@@ -10,54 +10,47 @@
 #include <type_traits>
 
 #include "attn/config.hpp"
-#include "attn/detail/kernels/kernel_table.hpp"
+#include "attn/detail/rows/half_formats.hpp"
+#include "attn/detail/rows/number_formats.hpp"
+#include "attn/detail/rows/row_format.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {
 namespace detail {
 
-enum class ElementType : unsigned char { float64, float32, float16, bfloat16, boolean };
-
-template <class T>
-constexpr ElementType element_type() {
-  if constexpr (std::is_same_v<T, double>) return ElementType::float64;
-  if constexpr (std::is_same_v<T, float>) return ElementType::float32;
-  if constexpr (std::is_same_v<T, Eigen::half>) return ElementType::float16;
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>) return ElementType::bfloat16;
-  return ElementType::boolean;
-}
-
+/// A view of any element type. The strides of axes that do not step are 0, whatever the view said.
 struct TensorRef {
   const void* data = nullptr;
-  ElementType type = ElementType::float32;
-  Index element_size = 0;
+  const RowFormat* format = &RowFormatOf<float>::kFormat;
   Shape4 shape;
   Stride4 stride;
-  /// What reads its rows as they are stored, if these are of 16 bits.
-  const FewRowKernels<float>& (*few_row_kernels)(InstructionSet set) = nullptr;
 
   TensorRef() = default;
   template <class T>
   explicit TensorRef(const Tensor4<T>& view)
       : data(view.data()),
-        type(element_type<std::remove_const_t<T>>()),
-        element_size(static_cast<Index>(sizeof(T))),
+        format(&RowFormatOf<std::remove_const_t<T>>::kFormat),
         shape(view.shape()),
-        stride(view.stride()) {
-    using Element = std::remove_const_t<T>;
-    if constexpr (std::is_same_v<Element, Eigen::half>) {
-      few_row_kernels = &detail::few_row_kernels<HalfBits>;
-    } else if constexpr (std::is_same_v<Element, Eigen::bfloat16>) {
-      few_row_kernels = &detail::few_row_kernels<Bfloat16Bits>;
-    }
+        stride{shape.batch > 1 ? view.stride().batch : 0, shape.heads > 1 ? view.stride().heads : 0,
+               shape.length > 1 ? view.stride().length : 0, shape.dim > 1 ? view.stride().dim : 0} {
   }
 
+  Index element_size() const { return format->element_size; }
   Index offset(Index b, Index h, Index i, Index d) const {
     return b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim;
   }
   const void* at(Index element_offset) const {
-    return static_cast<const char*>(data) + element_offset * element_size;
+    return static_cast<const char*>(data) + element_offset * element_size();
+  }
+  /// Of an output.
+  void* written() const { return const_cast<void*>(data); }
+
+  bool has_contiguous_rows() const { return stride.dim == 1 || shape.dim == 1; }
+  /// Whether rows can be read or written in place, as contiguous elements of A.
+  template <class A>
+  bool has_plain_rows() const {
+    return format->type == kPlainType<A> && has_contiguous_rows();
   }
 };
 
@@ -93,23 +86,6 @@ constexpr void require_element() {
   static_assert(is_element_v<std::remove_const_t<T>>,
                 "attn: the element type of q, k, v and out must be double, float, Eigen::half or "
                 "Eigen::bfloat16");
-}
-
-/// Calls f with a null pointer of the element type: f(static_cast<const T*>(nullptr)).
-template <class F>
-decltype(auto) visit_element(ElementType type, const F& f) {
-  switch (type) {
-    case ElementType::float64:
-      return f(static_cast<const double*>(nullptr));
-    case ElementType::float16:
-      return f(static_cast<const Eigen::half*>(nullptr));
-    case ElementType::bfloat16:
-      return f(static_cast<const Eigen::bfloat16*>(nullptr));
-    case ElementType::float32:
-    case ElementType::boolean:
-      break;
-  }
-  return f(static_cast<const float*>(nullptr));
 }
 
 }  // namespace detail

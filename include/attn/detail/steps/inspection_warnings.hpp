@@ -11,11 +11,10 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/call/check.hpp"
-#include "attn/detail/call/mask_checker.hpp"
-#include "attn/detail/rows/rows.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/detail/rows/transfer.hpp"
 #include "attn/detail/text/text.hpp"
 
 namespace attn {
@@ -27,13 +26,13 @@ template <class A, class Seen>
 void warn_of_non_finite(const char* name, const char* row_name, const TensorRef& tensor,
                         const AttentionCall<A>& call, Index head, const Seen& is_seen,
                         std::vector<std::string>& warnings) {
-  const Index batch = tensor.shape.batch == 1 ? 0 : call.first_batch;
+  const Index batch = tensor.shape.batch == 1 ? 0 : call.part.first_batch;
   std::vector<A> line(static_cast<std::size_t>(tensor.shape.dim));
   Index count = 0;
   bool any_seen = false;
   std::string first;
   for (Index i = 0; i < tensor.shape.length; ++i) {
-    load_row(tensor, tensor.offset(batch, head, i, 0), line.data(), *call.widen);
+    load_row(tensor, tensor.offset(batch, head, i, 0), line.data(), *call.kernels.widen);
     for (std::size_t d = 0; d < line.size(); ++d) {
       if (is_finite(line[d])) continue;
       if (count++ == 0) {
@@ -52,18 +51,16 @@ void warn_of_non_finite(const char* name, const char* row_name, const TensorRef&
 /// What a mask or bias tensor, which broadcasts, does to the scores [B, Hq, Sq, Sk] of a call.
 struct MaskTensor {
   const char* name;
+  Role role;
   TensorRef view;
-  Stride4 stride;
   Shape4 scores;
   Index batch, head;
 
-  bool is_boolean() const { return view.type == ElementType::boolean; }
   double operator()(Index b, Index h, Index i, Index j) const {
-    const Index at = b * stride.batch + h * stride.heads + i * stride.length + j * stride.dim;
-    if (is_boolean()) return static_cast<const unsigned char*>(view.data)[at] != 0 ? 1 : 0;
-    return visit_element(view.type, [&](auto* type) {
-      return static_cast<double>(static_cast<decltype(type)>(view.data)[at]);
-    });
+    double value = 0;
+    view.format->load(view.data, view.offset(b, h, i, j), 1, 1, &value,
+                      widening(InstructionSet::generic));
+    return role == Role::bias ? value : value != 0;
   }
   /// Whether all entries that belong to the inspected head satisfy test(value, query, key).
   template <class Test>
@@ -107,7 +104,7 @@ inline void warn_of_shape(const MaskTensor& mask, std::vector<std::string>& warn
 
 inline void warn_of_boolean(const MaskTensor& mask, std::vector<std::string>& warnings) {
   const std::string name = describe(mask.name, mask.view.shape);
-  const double kept = std::string(mask.name) == "keep_where mask" ? 1 : 0;
+  const double kept = mask.role == Role::keep_mask ? 1 : 0;
   if (mask.all([=](double value) { return value == kept; })) {
     warnings.push_back(name + " drops nothing");
   }
@@ -161,7 +158,7 @@ std::vector<std::string> inspection_warnings(const AttentionCall<A>& call,
                                              Span<const NamedTensor> tensors,
                                              const Inspection& result) {
   std::vector<std::string> warnings;
-  const Index queries = call.query_length, keys = call.key_length;
+  const Index queries = call.sizes.query_length, keys = call.sizes.key_length;
   const auto is_seen = [&](Index i, Index j) {
     return !is_negative_infinity(result.masked.values(0, 0, i, j));
   };
@@ -201,19 +198,17 @@ std::vector<std::string> inspection_warnings(const AttentionCall<A>& call,
 
   for (const NamedTensor& tensor : tensors) {
     const TensorRef& view = tensor.tensor;
-    if (std::string(tensor.name).find(' ') == std::string::npos) continue;  // q, k, v
+    if (tensor.role == Role::input || tensor.role == Role::output) continue;
     if (view.shape.size() == 0 || queries * keys == 0) continue;
-    const MaskTensor mask{tensor.name,
-                          view,
-                          broadcast_stride(view.shape, view.stride),
-                          Shape4{call.q.shape.batch, call.num_heads, queries, keys},
-                          result.batch,
-                          result.head};
+    const MaskTensor mask{
+        tensor.name,  tensor.role,
+        view,         Shape4{call.q.shape.batch, call.sizes.num_heads, queries, keys},
+        result.batch, result.head};
     warn_of_shape(mask, warnings);
-    if (mask.is_boolean()) {
-      warn_of_boolean(mask, warnings);
-    } else {
+    if (mask.role == Role::bias) {
       warn_of_bias(mask, warnings);
+    } else {
+      warn_of_boolean(mask, warnings);
     }
   }
   return warnings;

@@ -1,7 +1,7 @@
 // The state of a softmax that sees its scores tile by tile, by itself.
 #include "attn/config.hpp"
 
-#include "attn/detail/forms/online_softmax.hpp"
+#include "attn/detail/forms/softmax_state.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "attn/detail/base/rounding.hpp"
 #include "attn/detail/kernels/micro_kernels.hpp"
 #include "support/oracle.hpp"
 #include "support/values.hpp"
@@ -17,63 +18,81 @@
 namespace attn {
 namespace {
 
-using detail::OnlineSoftmax;
-
 const double kNone = -std::numeric_limits<double>::infinity();
 
-/// A state of `rows` rows with memory of its own, in either form.
+/// Rows with memory of their own, in either arrangement of lanes, and the kernels that update them.
 struct State {
-  std::vector<double> max, sum, correction, out;
-  OnlineSoftmax<double> softmax;
+  const detail::KernelTable<double>& kernels;
+  bool rows_are_lanes;
+  Index rows, real_rows, dim, out_stride;
+  std::vector<double> max, sum, factors, out;
+  detail::SoftmaxState<double> softmax;
 
-  State(bool rows_are_lanes, Index rows, Index dim, InstructionSet set) {
-    softmax.kernels = &detail::kernels<double>(set);
-    const Index lanes = softmax.kernels->lanes;
-    softmax.rows_are_lanes = rows_are_lanes;
-    softmax.rows = rows_are_lanes ? detail::round_up(rows, lanes) : rows;
-    softmax.dim = dim;
-    softmax.out_stride = rows_are_lanes ? softmax.rows : detail::round_up(dim, lanes);
-    const auto padded_rows = static_cast<std::size_t>(softmax.rows);
-    max.resize(padded_rows, 99);
-    sum.resize(padded_rows, 99);
-    correction.resize(padded_rows, 99);
-    out.resize(static_cast<std::size_t>(softmax.lines() * softmax.out_stride), 99);
-    softmax.max = max.data();
-    softmax.sum = sum.data();
-    softmax.correction = correction.data();
-    softmax.out = out.data();
+  State(bool lanes_are_rows, Index count, Index dims, InstructionSet set)
+      : kernels(detail::kernels<double>(set)),
+        rows_are_lanes(lanes_are_rows),
+        rows(rows_are_lanes ? detail::round_up(count, kernels.lanes) : count),
+        real_rows(count),
+        dim(dims),
+        out_stride(rows_are_lanes ? rows : detail::round_up(dim, kernels.lanes)) {
+    max.resize(static_cast<std::size_t>(rows), 99);
+    sum.resize(static_cast<std::size_t>(rows), 99);
+    factors.resize(static_cast<std::size_t>(rows), 99);
+    out.resize(static_cast<std::size_t>((rows_are_lanes ? dim : rows) * out_stride), 0);
+    softmax = {max.data(), sum.data(), factors.data()};
   }
   State(const State&) = delete;
 
+  template <class Sink>
+  void reset(const Sink& sink) {
+    softmax.reset(rows, real_rows, sink);
+  }
+  double& value(Index row, Index d) {
+    return out[static_cast<std::size_t>(rows_are_lanes ? d * out_stride + row
+                                                       : row * out_stride + d)];
+  }
+  bool is_finite() const {
+    return kernels.all_finite(out.data(), rows_are_lanes ? dim : rows, out_stride, out_stride);
+  }
+  void normalize() {
+    softmax.set_divisors(rows);
+    if (rows_are_lanes) {
+      kernels.row_divide(out.data(), dim, rows, out_stride, factors.data());
+    } else {
+      kernels.dim_divide(out.data(), rows, out_stride, out_stride, factors.data());
+    }
+  }
+
   /// One tile: score(row, key) for keys [begin, end), and values value(key, d).
   template <class Score, class Value>
-  bool update(Index real_rows, Index begin, Index end, const Score& score, const Value& value) {
-    const Index keys = end - begin, lanes = softmax.kernels->lanes;
-    const Index padded_keys = detail::round_up(keys, lanes);
-    const Index stride = softmax.rows_are_lanes ? softmax.rows : padded_keys;
+  bool update(Index begin, Index end, const Score& score, const Value& value_of) {
+    const Index keys = end - begin, padded_keys = detail::round_up(keys, kernels.lanes);
+    const Index stride = rows_are_lanes ? rows : padded_keys;
     std::vector<double> scores(
-        static_cast<std::size_t>(softmax.rows_are_lanes ? keys * stride : softmax.rows * stride),
-        kNone);
+        static_cast<std::size_t>(rows_are_lanes ? keys * stride : rows * stride), kNone);
     for (Index row = 0; row < real_rows; ++row) {
       for (Index j = 0; j < keys; ++j) {
-        const Index at = softmax.rows_are_lanes ? j * stride + row : row * stride + j;
+        const Index at = rows_are_lanes ? j * stride + row : row * stride + j;
         scores[static_cast<std::size_t>(at)] = score(row, begin + j);
       }
     }
     std::vector<double> values;
     for (Index j = 0; j < keys; ++j) {
-      for (Index d = 0; d < softmax.dim; ++d) values.push_back(value(begin + j, d));
+      for (Index d = 0; d < dim; ++d) values.push_back(value_of(begin + j, d));
     }
-    const bool rescale =
-        softmax.update_weights(scores.data(), softmax.rows_are_lanes ? keys : padded_keys, stride);
-    if (softmax.rows_are_lanes) {
-      std::vector<const void*> rows;
-      for (Index j = 0; j < keys; ++j) rows.push_back(values.data() + j * softmax.dim);
-      softmax.add_values(rows.data(), keys, scores.data(), stride, rescale);
+    const auto step = rows_are_lanes ? kernels.row_softmax : kernels.dim_softmax;
+    const bool rescale = step(scores.data(), rows_are_lanes ? keys : padded_keys, rows, stride,
+                              max.data(), sum.data(), factors.data());
+    const double* const correction = rescale ? factors.data() : nullptr;
+    if (rows_are_lanes) {
+      std::vector<const void*> addresses;
+      for (Index j = 0; j < keys; ++j) addresses.push_back(values.data() + j * dim);
+      kernels.row_accumulate(addresses.data(), keys, dim, scores.data(), stride, rows, correction,
+                             out.data(), out_stride, {});
     } else {
-      const Index bytes = softmax.dim * static_cast<Index>(sizeof(double));
-      softmax.add_values(detail::RowRun{values.data(), bytes, keys, 0, 0},
-                         *softmax.kernels->few_rows, scores.data(), stride, rescale);
+      const Index bytes = dim * static_cast<Index>(sizeof(double));
+      kernels.few_rows->accumulate(detail::RowRun{values.data(), bytes, keys, 0, 0}, dim,
+                                   scores.data(), stride, rows, correction, out.data(), out_stride);
     }
     return rescale;
   }
@@ -97,7 +116,7 @@ void for_each_form(const F& f) {
   }
 }
 
-TEST(OnlineSoftmax, TilesAddUpToTheSoftmax) {
+TEST(SoftmaxState, TilesAddUpToTheSoftmax) {
   const Index rows = 5, keys = 23, dim = 7;
   for_each_form([&](bool rows_are_lanes, InstructionSet set) {
     for (const std::vector<Index>& ends :
@@ -107,14 +126,14 @@ TEST(OnlineSoftmax, TilesAddUpToTheSoftmax) {
         const auto sink = [&](Index row) {
           return has_sink ? 2.0 - static_cast<double>(row) : kNone;
         };
-        state.softmax.reset(rows, sink);
+        state.reset(sink);
         Index begin = 0;
         for (const Index end : ends) {
-          state.update(rows, begin, end, score_of, value_of);
+          state.update(begin, end, score_of, value_of);
           begin = end;
         }
-        EXPECT_TRUE(state.softmax.is_finite());
-        state.softmax.normalize();
+        EXPECT_TRUE(state.is_finite());
+        state.normalize();
         for (Index row = 0; row < rows; ++row) {
           long double denominator = has_sink ? std::exp(2.0L - static_cast<long double>(row)) : 0;
           for (Index j = 0; j < keys; ++j) {
@@ -128,7 +147,7 @@ TEST(OnlineSoftmax, TilesAddUpToTheSoftmax) {
               expected += std::exp(static_cast<long double>(score_of(row, j))) / denominator *
                           static_cast<long double>(value_of(j, d));
             }
-            EXPECT_NEAR(state.softmax.value(row, d), static_cast<double>(expected), 1e-14);
+            EXPECT_NEAR(state.value(row, d), static_cast<double>(expected), 1e-14);
           }
         }
       }
@@ -136,14 +155,14 @@ TEST(OnlineSoftmax, TilesAddUpToTheSoftmax) {
   });
 }
 
-TEST(OnlineSoftmax, RescalesOnlyWhenTheMaximumHasGrownMuch) {
+TEST(SoftmaxState, RescalesOnlyWhenTheMaximumHasGrownMuch) {
   for_each_form([](bool rows_are_lanes, InstructionSet set) {
     State state(rows_are_lanes, 1, 1, set);
-    state.softmax.reset(1, [](Index) { return kNone; });
+    state.reset([](Index) { return kNone; });
     const auto one = [](Index, Index) { return 1.0; };
     const auto step = [&](double s) {
       return state.update(
-          1, 0, 1, [s](Index, Index) { return s; }, one);
+          0, 1, [s](Index, Index) { return s; }, one);
     };
     step(10);
     EXPECT_EQ(state.max[0], 10);
@@ -154,41 +173,41 @@ TEST(OnlineSoftmax, RescalesOnlyWhenTheMaximumHasGrownMuch) {
     EXPECT_EQ(state.max[0], 15.6);
     EXPECT_NEAR(state.softmax.log_sum_exp(0),
                 std::log(std::exp(10) + std::exp(9) + std::exp(15.5) + std::exp(15.6)), 1e-13);
-    state.softmax.normalize();
-    EXPECT_NEAR(state.softmax.value(0, 0), 1, 1e-14);
+    state.normalize();
+    EXPECT_NEAR(state.value(0, 0), 1, 1e-14);
   });
 }
 
-TEST(OnlineSoftmax, ARowWithoutKeysStaysEmpty) {
+TEST(SoftmaxState, ARowWithoutKeysStaysEmpty) {
   for_each_form([](bool rows_are_lanes, InstructionSet set) {
     State state(rows_are_lanes, 3, 2, set);
-    state.softmax.reset(3, [](Index row) { return row == 2 ? 1.5 : kNone; });
+    state.reset([](Index row) { return row == 2 ? 1.5 : kNone; });
     // Row 1 sees a key; rows 0 and 2 see none.
     state.update(
-        3, 0, 4, [](Index row, Index key) { return row == 1 && key == 2 ? 0.25 : kNone; },
+        0, 4, [](Index row, Index key) { return row == 1 && key == 2 ? 0.25 : kNone; },
         [](Index key, Index) { return static_cast<double>(key); });
-    state.softmax.normalize();
+    state.normalize();
     EXPECT_TRUE(state.softmax.is_empty(0));
     EXPECT_FALSE(state.softmax.is_empty(1));
     EXPECT_FALSE(state.softmax.is_empty(2));
     EXPECT_EQ(state.softmax.log_sum_exp(0), kNone);
     EXPECT_EQ(state.softmax.log_sum_exp(1), 0.25);
     EXPECT_EQ(state.softmax.log_sum_exp(2), 1.5);
-    EXPECT_TRUE(test::same_bits(state.softmax.value(0, 1), 0.0));
-    EXPECT_EQ(state.softmax.value(1, 1), 2);
-    EXPECT_TRUE(test::same_bits(state.softmax.value(2, 0), 0.0));
+    EXPECT_TRUE(test::same_bits(state.value(0, 1), 0.0));
+    EXPECT_EQ(state.value(1, 1), 2);
+    EXPECT_TRUE(test::same_bits(state.value(2, 0), 0.0));
   });
 }
 
-TEST(OnlineSoftmax, NanIsNotEmpty) {
+TEST(SoftmaxState, NanIsNotEmpty) {
   for_each_form([](bool rows_are_lanes, InstructionSet set) {
     State state(rows_are_lanes, 1, 1, set);
-    state.softmax.reset(1, [](Index) { return kNone; });
+    state.reset([](Index) { return kNone; });
     const double nan = test::quiet_nan<double>();
     state.update(
-        1, 0, 2, [nan](Index, Index key) { return key == 0 ? nan : kNone; },
+        0, 2, [nan](Index, Index key) { return key == 0 ? nan : kNone; },
         [](Index, Index) { return 1.0; });
-    EXPECT_FALSE(state.softmax.is_finite());
+    EXPECT_FALSE(state.is_finite());
     EXPECT_FALSE(state.softmax.is_empty(0));
     EXPECT_TRUE(std::isnan(state.softmax.log_sum_exp(0)));
   });

@@ -1,0 +1,67 @@
+// attn/detail/call/held_keys.hpp - level 5: queries that see what a cache has let go are refused.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <string>
+
+#include "attn/config.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+inline namespace ATTN_ERRORS {
+
+/// Refuses queries that see keys which a cache has let go: first_held(b) is the first that it still
+/// holds for batch b. Masks may hide those before.
+template <class A, class FirstHeld>
+void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
+                       const FirstHeld& first_held) {
+  const auto sees = [&](const RowBlock& row, Index key) {
+    A score = 0;
+    const ScoreTile<A> tile{row, KeyRange{key, key + 1}, &score, 1, 1, call.kernels.table->set};
+    const Cover cover = call.mask.cover(row, tile.keys);
+    if (cover == Cover::partial) call.mask.apply(tile);
+    return cover != Cover::none && !is_negative_infinity(score);
+  };
+  const auto check_rows = [&](const RowBlock& group, Index held) {
+    const auto lost_keys = [&](const RowBlock& rows) {
+      return call.mask.key_range(rows, call.sizes.key_length) & KeyRange{0, held};
+    };
+    if (lost_keys(group).empty()) return;
+    for (Index i = 0; i < group.count; ++i) {
+      const RowBlock row = group.slice(i, 1);
+      const KeyRange lost = lost_keys(row);
+      for (Index key = lost.begin; key < lost.end; ++key) {
+        if (!sees(row, key)) continue;
+        shapes.raise_shape(
+            "query " + std::to_string(row.query(0)) + " of batch " + std::to_string(row.batch) +
+            ", at position " + std::to_string(row.position_begin()) + ", sees key " +
+            std::to_string(key) + ", and the cache holds none before " + std::to_string(held) +
+            ": it keeps the windows of its last longest_append tokens, and no query may stand "
+            "further back unless its mask hides what is missing");
+      }
+    }
+  };
+  for (Index group = 0; group < call.num_groups() && call.rows() > 0; ++group) {
+    const RowBlock rows = call.row_block(group, 0, call.rows());
+    const Index held = first_held(rows.batch);
+    if (held > 0) check_rows(rows, held);
+  }
+}
+
+/// The same for a cache as it is.
+template <class A>
+void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call) {
+  require_held_keys(shapes, call, [&](Index b) { return call.source.begin[b]; });
+}
+
+}  // namespace ATTN_ERRORS
+}  // namespace detail
+}  // namespace attn

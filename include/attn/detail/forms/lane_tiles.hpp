@@ -1,0 +1,170 @@
+// attn/detail/forms/lane_tiles.hpp - level 7: tiles with one vector lane a row, for many rows: what
+// the row-lane and the matrix form share. Queries, scores and outputs are lines of rows.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "attn/config.hpp"
+#include "attn/detail/base/rounding.hpp"
+#include "attn/detail/call/arena.hpp"
+#include "attn/detail/call/call.hpp"
+#include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/rows/transfer.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+template <class A>
+class LaneTiles {
+ public:
+  using Tile = RowTile<A>;
+
+  /// No key seen: m and l of each row as of its sink, o = 0.
+  template <class Sink>
+  void reset(const Sink& sink) const {
+    for (const Tile& tile : *this) {
+      tile.state.reset(tile.padded_rows, tile.rows.count,
+                       [&](Index row) { return sink(tile.rows.head(row)); });
+      // All bits 0 is 0.
+      std::memset(tile.out, 0, static_cast<std::size_t>(out_lines_ * stride_) * sizeof(A));
+    }
+  }
+
+  /// The tiles of the block.
+  const Tile* begin() const { return tiles_; }
+  const Tile* end() const { return tiles_ + num_tiles_; }
+
+  /// Turns masked scores into weights and adds them to l. Returns whether o must be rescaled by the
+  /// state's factors before the values are added.
+  bool softmax(const Tile& tile, const ScoreTile<A>& scores) const {
+    return softmax(tile, scores, tile.state.sum);
+  }
+  /// The same weights again, once m is final; l stays as it is.
+  void softmax_again(const Tile& tile, const ScoreTile<A>& scores) const {
+    softmax(tile, scores, unread_sums_);
+  }
+
+  /// Element d of a row's o.
+  A& value(const Tile& tile, Index row, Index d) const { return tile.out[d * stride_ + row]; }
+  bool is_finite() const {
+    return std::all_of(begin(), end(), [&](const Tile& tile) {
+      return kernels().all_finite(tile.out, call_.sizes.value_dim, tile.padded_rows, stride_);
+    });
+  }
+  /// o /= l. Rows without a key keep o = 0.
+  void normalize(const Tile& tile) const {
+    tile.state.set_divisors(tile.padded_rows);
+    kernels().row_divide(tile.out, call_.sizes.value_dim, tile.padded_rows, stride_,
+                         tile.state.factors);
+  }
+  /// Writes rows begin .. end - 1, of one head, to out.
+  void store(const Tile& tile, Index begin, Index end, Index offset) const {
+    store_columns(call_.outputs.out, offset, end - begin, tile.out + begin, stride_, kernels(),
+                  *call_.kernels.widen);
+  }
+  /// Scratch for a line of the scores of one row, of at most row_line_size() keys.
+  A* row_line() const { return scores_; }
+  Index row_line_size() const { return tile_keys_; }
+
+ protected:
+  /// `lanes` rows are a vector. `query_lines`: lines that the queries of a tile take, one or more a
+  /// dim; `out_lines`, likewise; `key_step`: keys that are taken together.
+  LaneTiles(const AttentionCall<A>& call, Arena& arena, Index lanes, Index query_lines,
+            Index out_lines, Index key_step)
+      : call_(call),
+        lanes_(lanes),
+        stride_(call.plan.row_tile),
+        query_lines_(query_lines),
+        out_lines_(out_lines),
+        tile_keys_(call.tile_keys(key_step)) {
+    const Index rows = (std::min)(call.plan.row_block, round_up(call.rows(), stride_));
+    queries_ = arena.take<A>(rows * query_lines);
+    out_ = arena.take<A>(rows * out_lines);
+    max_ = arena.take<A>(rows);
+    sum_ = arena.take<A>(rows);
+    factors_ = arena.take<A>(rows);
+    unread_sums_ = arena.take<A>(stride_);
+    tiles_ = arena.take<Tile>(rows / stride_);
+    scores_ = arena.take<A>(tile_keys_ * stride_);
+  }
+
+  const KernelTable<A>& kernels() const { return *call_.kernels.table; }
+
+  /// Builds the tiles of a block and loads its queries; the padding is 0.
+  void load(const RowBlock& block) {
+    num_tiles_ = 0;
+    for (Index first = 0; first < block.count; first += stride_) {
+      Tile& tile = tiles_[num_tiles_++];
+      tile.rows = block.slice(first, (std::min)(stride_, block.count - first));
+      tile.keys = call_.key_range(tile.rows);
+      tile.padded_rows = round_up(tile.rows.count, lanes_);
+      for (Index v = 0; v * lanes_ < tile.rows.count; ++v) {
+        const Index count = (std::min)(lanes_, tile.rows.count - v * lanes_);
+        tile.vector_keys[v] = call_.key_range(tile.rows.slice(v * lanes_, count));
+      }
+      tile.queries = queries_ + first * query_lines_;
+      tile.out = out_ + first * out_lines_;
+      tile.state = {max_ + first, sum_ + first, factors_ + first};
+      load_queries(tile);
+    }
+  }
+
+  /// Marks the scores of some keys and rows as those of absent keys. `scores`: of key keys.begin.
+  void fill_keys_absent(A* scores, KeyRange keys, Index rows) const {
+    for (Index j = 0; j < keys.size(); ++j) fill_absent(scores + j * stride_, rows);
+  }
+  /// Of keys that a vector of rows does not see, the scores are those of absent keys.
+  void leave_out(const Staircase& stairs, KeyRange keys, A* scores) const {
+    for (Index v = 0; v < stairs.vectors; ++v) {
+      const KeyRange seen = stairs.seen[v];
+      A* const first = scores + v * lanes_;
+      fill_keys_absent(first, {keys.begin, seen.begin}, lanes_);
+      fill_keys_absent(first + (seen.end - keys.begin) * stride_, {seen.end, keys.end}, lanes_);
+    }
+  }
+  /// The scores of a tile, softcapped: `scores` are those of its first key.
+  ScoreTile<A> finish_scores(const Tile& tile, KeyRange keys, A* scores) const {
+    if (call_.score.softcap > 0) {
+      kernels().softcap(scores, keys.size(), tile.padded_rows, stride_, call_.score.softcap);
+    }
+    return {tile.rows, keys, scores, 1, stride_, kernels().set};
+  }
+
+  const AttentionCall<A>& call_;
+  Index lanes_;
+  Index stride_;  ///< elements between lines: rows of a tile
+  Index query_lines_, out_lines_;
+  Index tile_keys_;
+  A *queries_, *out_, *max_, *sum_, *factors_;
+  A* unread_sums_;
+  Tile* tiles_;
+  Index num_tiles_ = 0;
+  A* scores_;
+
+ private:
+  void load_queries(const Tile& tile) const {
+    tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+      load_columns(call_.q, call_.q.offset(tile.rows.batch, head, query, 0), end - begin,
+                   tile.queries + begin, stride_, kernels(), *call_.kernels.widen);
+    });
+    if (tile.rows.count == tile.padded_rows) return;
+    for (Index d = 0; d < call_.sizes.key_dim; ++d) {
+      A* const line = tile.queries + d * stride_;
+      std::fill(line + tile.rows.count, line + tile.padded_rows, A(0));
+    }
+  }
+  bool softmax(const Tile& tile, const ScoreTile<A>& scores, A* sums) const {
+    return kernels().row_softmax(scores.scores, scores.keys.size(), tile.padded_rows, stride_,
+                                 tile.state.max, sums, tile.state.factors);
+  }
+};
+
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,71 @@
+// attn/detail/loop/block.hpp - level 9: the forward pass of one block of rows.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include "attn/config.hpp"
+#include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/call.hpp"
+#include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/loop/walk.hpp"
+#include "attn/detail/rows/tile_rows.hpp"
+#include "attn/detail/steps/keep_scores.hpp"
+#include "attn/detail/steps/non_finite.hpp"
+#include "attn/detail/steps/softmax.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+/// Attends a block of rows to the keys of `split`; afterwards the states of its tiles hold the
+/// sums.
+template <class A, class Form>
+void attend_block(const AttentionCall<A>& call, Form& form, const RowBlock& block, KeyRange split) {
+  const auto sink = [&](Index head) {  // split keys get the sink when they merge
+    return call.is_split() ? negative_infinity<A>() : call.sink(head);
+  };
+  const auto walk = [&](const KeyValueRows<A>& rows, const auto& step) {
+    walk_tiles(call, block, split, rows, form, AnyStep<A>(step));
+  };
+  form.begin_block(block);
+  form.reset(sink);
+  const KeyValueRows<A> rows = call.rows_of(block, form.needs());
+  const SoftmaxStep<A, Form> softmax(call, form);
+  if (call.outputs.has_weights()) {
+    clear_scores(call, block, split);
+    walk(rows, KeepScoresStep<A, SoftmaxStep<A, Form>>(call, softmax));
+  } else {
+    walk(rows, softmax);
+  }
+  if (form.is_finite()) return;
+  // Some score or value was infinite or NaN. Scores have done what they should; values may have
+  // reached rows that do not see their key. Again, with what is not finite added where it is seen.
+  form.reset(sink);
+  walk(rows.with_values(Fetch::finite), softmax);
+  walk(rows.with_values(Fetch::converted), NonFiniteStep<A, Form>(call, form));
+}
+
+/// Writes the outputs of a tile whose state has seen all keys.
+template <class A, class Form>
+void finish_rows(const AttentionCall<A>& call, const Form& form, const RowTile<A>& tile) {
+  const CallOutputs<A>& outputs = call.outputs;
+  const Index batch = tile.rows.batch;
+  form.normalize(tile);
+  tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    form.store(tile, begin, end, outputs.out.offset(batch, head, query, 0));
+    if (!outputs.has_log_sum_exp()) return;
+    for (Index row = begin; row < end; ++row) {
+      outputs.extra.log_sum_exp(batch, head, query + row - begin, 0) = tile.state.log_sum_exp(row);
+    }
+  });
+  if (!outputs.has_weights()) return;
+  for (Index row = 0; row < tile.rows.count; ++row) {
+    finish_weights(call, tile.state, row, tile.rows.slice(row, 1), form.row_line(),
+                   form.row_line_size());
+  }
+}
+
+}  // namespace detail
+}  // namespace attn

@@ -1,0 +1,72 @@
+// attn/detail/loop/walk.hpp - level 9: THE loop: the only one over keys. Whatever is done with
+// scores, forward, backward or to look at them, comes by here.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include "attn/config.hpp"
+#include "attn/detail/call/call.hpp"
+#include "attn/detail/rows/tile_rows.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace detail {
+
+/// Brings the scores of a block of rows, for those of its keys that lie in `split`, to a step.
+///
+///   rows   how keys and values are stored    detail/rows/    fetch(keys, tile_begin, end)
+///   form   how a tile is computed            detail/forms/   take(fetched), scores(tile, ...)
+///   step   what it is for                    detail/steps/   step(tile, scores, fetched)
+///
+/// A new kind of storage, of tile or of use is a policy of its own, not a case in this loop.
+template <class A, class Rows, class Form, class Step>
+void walk_tiles(const AttentionCall<A>& call, const RowBlock& block, KeyRange split,
+                const Rows& rows, Form& form, const Step& step) {
+  const KeyRange range = call.key_range(block) & split;
+  if (range.empty()) return;  // it may begin behind all keys, in the last tile all the same
+  const Index size = call.plan.key_tile;
+  for (Index tile_begin = range.begin / size * size; tile_begin < range.end; tile_begin += size) {
+    const KeyRange keys = range & KeyRange{tile_begin, tile_begin + size};
+    if (call.mask.cover(block, keys) == Cover::none) continue;
+    const FetchedRows<A> fetched = rows.fetch(keys, tile_begin, range.end);
+    form.take(fetched);
+    for (const RowTile<A>& tile : form) {
+      const KeyRange seen = keys & tile.keys;
+      if (seen.empty()) continue;
+      const Cover cover = call.mask.cover(tile.rows, seen);
+      if (cover == Cover::none) continue;
+      const ScoreTile<A> scores = form.scores(tile, seen, cover);
+      if (call.mask.modifies()) call.mask.modify(scores);
+      if (cover == Cover::partial) call.mask.apply(scores);
+      step(tile, scores, fetched);
+    }
+  }
+}
+
+/// Any step, behind one pointer: the loop is compiled once a form, not once for each use of it.
+template <class A>
+class AnyStep {
+ public:
+  /// `step` outlives this.
+  template <class Step>
+  explicit AnyStep(const Step& step)
+      : step_(&step),
+        run_([](const void* s, const RowTile<A>& tile, const ScoreTile<A>& scores,
+                const FetchedRows<A>& fetched) {
+          (*static_cast<const Step*>(s))(tile, scores, fetched);
+        }) {}
+
+  void operator()(const RowTile<A>& tile, const ScoreTile<A>& scores,
+                  const FetchedRows<A>& fetched) const {
+    run_(step_, tile, scores, fetched);
+  }
+
+ private:
+  const void* step_;
+  void (*run_)(const void*, const RowTile<A>&, const ScoreTile<A>&, const FetchedRows<A>&);
+};
+
+}  // namespace detail
+}  // namespace attn

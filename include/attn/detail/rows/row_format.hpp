@@ -1,0 +1,59 @@
+// attn/detail/rows/row_format.hpp - level 4: how the elements of a tensor are stored, apart from
+// where they lie. Storage of a new kind is one more RowFormat.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include "attn/config.hpp"
+#include "attn/detail/kernels/kernel_table.hpp"
+#include "attn/instruction_set.hpp"
+
+namespace attn {
+namespace detail {
+
+/// What the elements are, where somebody reads or writes them without conversion.
+enum class NumberType : unsigned char { float64, float32, float16, bfloat16, boolean, other };
+
+/// What the kernels need to know of an element type. Offsets and strides count elements.
+struct RowFormat {
+  NumberType type;
+  Index element_size;  ///< bytes
+  /// out[i] = element offset + i * stride, for i < count, in the accumulation type.
+  void (*load_float)(const void* data, Index offset, Index stride, Index count, float* out,
+                     const WidenTable& widen);
+  void (*load_double)(const void* data, Index offset, Index stride, Index count, double* out,
+                      const WidenTable& widen);
+  /// Element offset + i * stride = in[i * in_stride], rounded once. Null: never written to.
+  void (*store_float)(void* data, Index offset, Index stride, Index count, const float* in,
+                      Index in_stride);
+  void (*store_double)(void* data, Index offset, Index stride, Index count, const double* in,
+                       Index in_stride);
+  /// The few-row kernels that read such rows as they are stored; null: none.
+  const FewRowKernels<float>& (*few_row_kernels)(InstructionSet set);
+
+  void load(const void* data, Index offset, Index stride, Index count, float* out,
+            const WidenTable& widen) const {
+    load_float(data, offset, stride, count, out, widen);
+  }
+  void load(const void* data, Index offset, Index stride, Index count, double* out,
+            const WidenTable& widen) const {
+    load_double(data, offset, stride, count, out, widen);
+  }
+  void store(void* data, Index offset, Index stride, Index count, const float* in,
+             Index in_stride) const {
+    store_float(data, offset, stride, count, in, in_stride);
+  }
+  void store(void* data, Index offset, Index stride, Index count, const double* in,
+             Index in_stride) const {
+    store_double(data, offset, stride, count, in, in_stride);
+  }
+};
+
+/// The format of elements of type T, specialised where it can be stored.
+template <class T>
+struct RowFormatOf;
+
+}  // namespace detail
+}  // namespace attn

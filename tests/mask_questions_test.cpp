@@ -1,0 +1,129 @@
+// The questions that masks answer must not contradict each other: allows() decides, and key_range,
+// row_range and cover may only skip or spare what it decides alike.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attn/mask.hpp"
+#include "attn/tensor.hpp"
+#include "attn/tile.hpp"
+
+namespace attn {
+namespace {
+
+/// Rows, by head and query, and the keys that there are.
+struct Group {
+  Index heads, query_length, key_length, offset;
+
+  RowBlock rows() const { return {0, heads, 0, query_length, offset, 0, heads * query_length}; }
+};
+
+ScorePosition position(const RowBlock& rows, Index row, Index key) {
+  const Index query = rows.query(row);
+  return {rows.batch, rows.head(row), query, key, query + rows.query_offset};
+}
+
+/// Holds a mask's answers for every block of rows and every range of keys against allows().
+template <class M>
+void expect_consistent(const M& mask, const Group& group) {
+  const RowBlock all = group.rows();
+  for (Index first = 0; first < all.count; ++first) {
+    for (Index count = 1; first + count <= all.count; ++count) {
+      const RowBlock rows = all.slice(first, count);
+      const KeyRange reach = mask.key_range(rows, group.key_length);
+      for (Index begin = 0; begin < group.key_length; ++begin) {
+        for (Index end = begin + 1; end <= group.key_length; ++end) {
+          const KeyRange keys{begin, end};
+          const RowRange seeing = mask.row_range(rows, keys);
+          Index kept = 0;
+          for (Index row = 0; row < count; ++row) {
+            for (Index key = begin; key < end; ++key) {
+              if (!mask.allows(position(rows, row, key))) continue;
+              ++kept;
+              ASSERT_TRUE(key >= reach.begin && key < reach.end) << "key_range leaves out " << key;
+              ASSERT_TRUE(row >= seeing.begin && row < seeing.end)
+                  << "row_range leaves out " << row;
+            }
+          }
+          const Cover cover = mask.cover(rows, keys);
+          if (cover == Cover::none) {
+            ASSERT_EQ(kept, 0);
+          }
+          if (cover == Cover::all) {
+            ASSERT_EQ(kept, count * keys.size());
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class M>
+void expect_consistent(const M& mask) {
+  for (const Index heads : {1, 2}) {
+    for (const Index queries : {1, 2, 5}) {
+      for (const Index keys : {1, 4, 7}) {
+        for (const Index offset : {-3, 0, 2, 9}) {
+          SCOPED_TRACE(std::to_string(heads) + " heads, " + std::to_string(queries) + " queries, " +
+                       std::to_string(keys) + " keys, offset " + std::to_string(offset));
+          expect_consistent(mask, Group{heads, queries, keys, offset});
+        }
+      }
+    }
+  }
+}
+
+TEST(MaskQuestions, AgreeForPositions) {
+  expect_consistent(no_mask());
+  expect_consistent(causal());
+  for (const Index left : {Index{0}, Index{1}, Index{3}, kUnlimited}) {
+    for (const Index right : {Index{0}, Index{2}, kUnlimited}) {
+      expect_consistent(sliding_window(left, right));
+    }
+  }
+  for (const Index length : {0, 1, 3, 7}) expect_consistent(key_lengths(length));
+  expect_consistent(alibi());
+}
+
+TEST(MaskQuestions, AgreeForTensorsAndFunctions) {
+  std::vector<std::uint8_t> flags;
+  std::vector<float> biases;
+  for (int i = 0; i < 2 * 5 * 7; ++i) {
+    flags.push_back(i % 3 == 0);
+    biases.push_back(i % 4 == 0 ? -std::numeric_limits<float>::infinity() : 0.5f);
+  }
+  const Shape4 scores{1, 2, 5, 7};
+  expect_consistent(keep_where(Tensor4<const std::uint8_t>(flags.data(), scores)));
+  expect_consistent(drop_where(Tensor4<const std::uint8_t>(flags.data(), scores)));
+  expect_consistent(add_bias(Tensor4<const float>(biases.data(), scores)));
+  expect_consistent(keep_if([](ScorePosition at) { return at.key % 2 == at.query % 2; }));
+  expect_consistent(drop_if([](ScorePosition at) { return at.key == at.query_position; }));
+}
+
+TEST(MaskQuestions, AgreeForCompositions) {
+  expect_consistent(causal() & sliding_window(2, 0));
+  expect_consistent(key_lengths(5) & causal() &
+                    drop_if([](ScorePosition at) { return at.key == 1; }));
+  expect_consistent(AnyMask(sliding_window(1, 1) & key_lengths(4)));
+}
+
+// They are worth asking: what a position mask drops is left out, not only dropped.
+TEST(MaskQuestions, PositionMasksSkip) {
+  const RowBlock rows = Group{1, 8, 16, 4}.rows().slice(2, 3);  // positions 6, 7, 8
+  EXPECT_EQ(causal().key_range(rows, 16).end, 9);
+  EXPECT_EQ(sliding_window(1, 0).key_range(rows, 16).begin, 5);
+  EXPECT_EQ(causal().row_range(rows, {8, 9}).begin, 2);
+  EXPECT_EQ(causal().row_range(rows, {8, 9}).end, 3);
+  EXPECT_TRUE(causal().row_range(rows, {9, 12}).empty());
+  EXPECT_EQ(sliding_window(1, 0).row_range(rows, {0, 7}).end, 2);
+  EXPECT_TRUE(key_lengths(5).row_range(rows, {5, 6}).empty());
+  EXPECT_EQ(causal().cover(rows, {0, 7}), Cover::all);
+  EXPECT_EQ(causal().cover(rows, {0, 8}), Cover::partial);
+  EXPECT_EQ(causal().cover(rows, {9, 10}), Cover::none);
+}
+
+}  // namespace
+}  // namespace attn
