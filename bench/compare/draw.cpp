@@ -228,15 +228,16 @@ Index draw_dim(Draw& draw) {
 
 Sizes draw_sizes(Draw& draw) {
   static constexpr Index kHeads[][3] = {
-      {1, 1, 1}, {1, 1, 1}, {2, 2, 2}, {4, 4, 4}, {4, 2, 2},  {4, 1, 1},  {8, 2, 2},
-      {6, 3, 2}, {6, 2, 3}, {4, 2, 1}, {4, 1, 4}, {12, 4, 6}, {3, 1, 3},  {9, 3, 3},
-      {8, 8, 2}, {7, 1, 1}, {8, 1, 1}, {6, 6, 6}, {16, 1, 1}, {32, 8, 8}, {32, 32, 32},
-      {5, 5, 1}, {2, 1, 1}, {8, 4, 4}, {0, 1, 1}, {10, 5, 2}, {24, 1, 1},
+      {1, 1, 1}, {1, 1, 1}, {2, 2, 2}, {4, 4, 4},  {4, 2, 2},  {4, 1, 1},  {8, 2, 2},
+      {6, 3, 2}, {6, 2, 3}, {4, 2, 1}, {4, 1, 4},  {12, 4, 6}, {3, 1, 3},  {9, 3, 3},
+      {8, 8, 2}, {7, 1, 1}, {8, 1, 1}, {6, 6, 6},  {16, 1, 1}, {32, 8, 8}, {32, 32, 32},
+      {5, 5, 1}, {2, 1, 1}, {8, 4, 4}, {10, 5, 5}, {10, 5, 2}, {24, 1, 1},
   };
   Sizes s;
-  s.batch = draw.one_in(60) ? 0 : draw.of({1, 1, 1, 2, 3, 5});
+  s.batch = draw.one_in(100) ? 0 : draw.of({1, 1, 1, 2, 3, 5});
   const Index* const heads = kHeads[draw.below(static_cast<Index>(std::size(kHeads)))];
   s.query_heads = heads[0], s.key_heads = heads[1], s.value_heads = heads[2];
+  if (draw.one_in(100)) s.query_heads = 0;
   s.key_dim = draw_dim(draw);
   s.value_dim = draw.one_in(2) ? s.key_dim : draw_dim(draw);
   const Index group = (std::max)(Index{1}, s.query_heads / (std::max)(s.key_heads, s.value_heads));

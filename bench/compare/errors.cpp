@@ -216,9 +216,9 @@ constexpr Wrong kWrong[] = {
        cache.share_prefix(1, 1, 0);
      }},
     {"sequence of a cache",
-     [](Draw& draw, Tensor&) {
+     [](Draw&, Tensor& out) {
        attn::KeyValueCache<float> cache(2, 2, 4, 8);
-       cache.reset(draw.between(2, 4));
+       cache.reset(out.shape().dim);
      }},
     {"out of linear",
      [](Draw&, Tensor& out) {
