@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/error.hpp"
 #include "attn/layers/attention_config.hpp"
@@ -58,7 +59,8 @@ inline namespace ATTN_ERRORS {
 ///   decode   = 2 weights + 2 H length (Dk + Dv)
 ///   cache    = Hkv (Dk + Dv) element_bytes for each token
 ///
-/// Throws: OptionError for a config that no layer takes, or a negative length.
+/// Throws: OptionError for a config that no layer takes, a negative length, or a size that
+/// overflows.
 inline AttentionCost attention_cost(const std::string& name, const AttentionConfig& config,
                                     Index length, Index element_bytes = 4) {
   AttentionCost cost;
@@ -69,17 +71,23 @@ inline AttentionCost attention_cost(const std::string& name, const AttentionConf
                                std::to_string(length) + " and " + std::to_string(element_bytes));
   }
   const AttentionConfig& c = cost.config;
-  const Index query = c.num_heads * c.head_dim, key = c.num_kv_heads * c.head_dim;
-  const Index value = c.num_kv_heads * c.value_dim, heads = c.num_heads * c.value_dim;
-  const Index weights =
-      query * c.model_dim + key * c.key_input_dim + value * c.value_input_dim + heads * c.model_dim;
-  cost.parameters = weights + (c.bias ? query + key + value + c.model_dim : 0);
+  const detail::LayerSizes sizes(c);  // which fit, or the config would have been refused
+  const detail::CheckedSize cache_bytes = (sizes.key + sizes.value) * element_bytes;
+  if (!cache_bytes.fits()) {
+    detail::raise_option_error(
+        "attention_cost: the bytes of a cached token overflow; got num_kv_heads " +
+        std::to_string(c.num_kv_heads) + ", head_dim " + std::to_string(c.head_dim) +
+        ", value_dim " + std::to_string(c.value_dim) + ", element_bytes " +
+        std::to_string(element_bytes));
+  }
+  cost.parameters = sizes.weights.value() + (c.bias ? sizes.biases.value() : 0);
   const double tokens = static_cast<double>(length);
-  const double flops_of_weights = 2 * static_cast<double>(weights);
-  const double flops_of_a_query = 2 * tokens * static_cast<double>(query + heads);
+  const double flops_of_weights = 2 * static_cast<double>(sizes.weights.value());
+  const double flops_of_a_query =
+      2 * tokens * static_cast<double>((sizes.query + sizes.heads).value());
   cost.prefill_flops = tokens * (flops_of_weights + flops_of_a_query);
   cost.decode_flops = flops_of_weights + flops_of_a_query;
-  cost.cache_bytes = (key + value) * element_bytes;
+  cost.cache_bytes = cache_bytes.value();
   cost.cache_of_mha = static_cast<double>(c.num_kv_heads) / static_cast<double>(c.num_heads);
   return cost;
 }

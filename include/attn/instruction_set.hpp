@@ -82,7 +82,8 @@ inline bool request_amx() {
 /// Whether the CPU runs this table. The tables of x86-64 are ordered: each contains the lower ones.
 inline bool is_available(InstructionSet set, InstructionSet best) {
   if (set == InstructionSet::neon) return false;
-  return static_cast<int>(set) <= static_cast<int>(best);
+  // A number that names none may have been made one.
+  return set >= InstructionSet::best && set <= best;
 }
 
 #else

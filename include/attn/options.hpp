@@ -4,11 +4,14 @@
 #include <Eigen/Core>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
 #include "attn/executor.hpp"
 #include "attn/instruction_set.hpp"
 #include "attn/tensor.hpp"
@@ -49,17 +52,22 @@ class PerBatch {
   constexpr Index size() const { return is_scalar_ ? 1 : size_; }
   Index operator[](Index batch) const {
     if (is_scalar_) return value_;
-    return value_ + (is_wide_
-                         ? static_cast<Index>(static_cast<const std::int64_t*>(values_)[batch])
+    return detail::add_within_range(
+        value_, is_wide_ ? static_cast<Index>(static_cast<const std::int64_t*>(values_)[batch])
                          : static_cast<Index>(static_cast<const std::int32_t*>(values_)[batch]));
   }
 
-  /// The same numbers, each moved by `shift`: causal_from(PerBatch(lengths) - query_length).
+  /// The same numbers, each moved by `shift`: causal_from(PerBatch(lengths) - query_length). What
+  /// would leave the range of Index stays at its end.
   friend constexpr PerBatch operator+(PerBatch numbers, Index shift) {
-    numbers.value_ += shift;
+    numbers.value_ = detail::add_within_range(numbers.value_, shift);
     return numbers;
   }
-  friend constexpr PerBatch operator-(PerBatch numbers, Index shift) { return numbers + -shift; }
+  friend constexpr PerBatch operator-(PerBatch numbers, Index shift) {
+    // The magnitude of the least Index is one more than the largest.
+    constexpr Index kLeast = (std::numeric_limits<Index>::min)();
+    return shift == kLeast ? numbers + -(kLeast + 1) + 1 : numbers + -shift;
+  }
 
  private:
   Index value_ = 0;  // of a scalar; else added to each of the values
@@ -96,7 +104,8 @@ struct AttentionOptions {
   /// The position of query 0 among the keys, for causal masks, windows, ALiBi and lambdas. Unset:
   /// what a causal mask says, else a cache's past, else Sk - Sq.
   std::optional<PerBatch> query_offset;
-  /// Who runs the work. Unset: the calling thread alone.
+  /// Who runs the work. Unset: the calling thread alone. The threads of an executor compute in a
+  /// floating-point mode of their own: see ThreadPool.
   Executor* executor = nullptr;
   /// Scratch memory. Unset: allocated once a call.
   Workspace workspace;
@@ -145,12 +154,24 @@ constexpr bool operator&(Want a, Want b) {
   return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
 }
 
-/// The results of the form that returns them; what was not wanted is empty.
+/// The results of the form that returns them; what was not wanted is empty. Where an assignment
+/// throws std::bad_alloc, nothing has changed.
 template <class T, class A>
 struct AttentionResult {
   Tensor4Buffer<T> output;       ///< [B, Hq, Sq, Dv]
   Tensor4Buffer<A> weights;      ///< [B, Hq, Sq, Sk]
   Tensor4Buffer<A> log_sum_exp;  ///< [B, Hq, Sq, 1]
+
+  AttentionResult() = default;
+  AttentionResult(Tensor4Buffer<T> out, Tensor4Buffer<A> all_weights = {},
+                  Tensor4Buffer<A> sums = {})
+      : output(std::move(out)), weights(std::move(all_weights)), log_sum_exp(std::move(sums)) {}
+  AttentionResult(const AttentionResult&) = default;
+  AttentionResult(AttentionResult&&) noexcept = default;
+  AttentionResult& operator=(const AttentionResult& other) {
+    return *this = AttentionResult(other);
+  }
+  AttentionResult& operator=(AttentionResult&&) noexcept = default;
 };
 
 }  // namespace attn

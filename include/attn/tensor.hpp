@@ -7,13 +7,14 @@
 
 #include <Eigen/Core>
 #include <cstddef>
-#include <limits>
+#include <initializer_list>
 #include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
 #include "attn/error.hpp"
 
 namespace attn {
@@ -22,7 +23,12 @@ namespace attn {
 struct Shape4 {
   Index batch = 0, heads = 0, length = 0, dim = 0;
 
-  constexpr Index size() const { return batch * heads * length * dim; }
+  /// The number of elements; the largest Index if there are more. Extents must not be negative.
+  constexpr Index size() const {
+    using detail::CheckedSize;
+    if (batch == 0 || heads == 0 || length == 0 || dim == 0) return 0;
+    return (CheckedSize(batch) * heads * length * dim).value();
+  }
   friend constexpr bool operator==(const Shape4& a, const Shape4& b) {
     return a.batch == b.batch && a.heads == b.heads && a.length == b.length && a.dim == b.dim;
   }
@@ -48,6 +54,23 @@ ATTN_COLD inline std::string describe(const char* name, const Shape4& shape) {
          std::to_string(shape.dim) + "]";
 }
 
+/// Whether a tensor of such elements can be: no extent is negative, and the bytes fit an Index. The
+/// extents beside a 0 are held to that too, since strides and sizes of parts come from them.
+constexpr bool is_possible(const Shape4& shape, Index element_size) {
+  CheckedSize bytes = element_size;
+  for (const Index extent : {shape.batch, shape.heads, shape.length, shape.dim}) {
+    bytes = bytes * (extent == 0 ? Index{1} : extent);
+  }
+  return bytes.fits();
+}
+
+/// The strides of memory in the order batch, heads, length, dim. Of a shape that cannot be, which
+/// calls refuse, they are other numbers.
+constexpr Stride4 contiguous_strides(const Shape4& shape) {
+  const Index head = multiply_unchecked(shape.length, shape.dim);
+  return {multiply_unchecked(shape.heads, head), head, shape.dim, 1};
+}
+
 }  // namespace detail
 
 /// A non-owning view of a (batch, heads, length, dim) tensor. T may be const. Trivially copyable.
@@ -65,9 +88,7 @@ class Tensor4 {
   constexpr Tensor4() = default;
   /// Contiguous in the order batch, heads, length, dim.
   constexpr Tensor4(T* data, Shape4 shape)
-      : Tensor4(data, shape,
-                Stride4{shape.heads * shape.length * shape.dim, shape.length * shape.dim, shape.dim,
-                        1}) {}
+      : Tensor4(data, shape, detail::contiguous_strides(shape)) {}
   constexpr Tensor4(T* data, Shape4 shape, Stride4 stride)
       : data_(data), shape_(shape), stride_(stride) {}
   /// Tensor4<T> converts to Tensor4<const T>.
@@ -109,7 +130,7 @@ class Tensor4 {
  private:
   ATTN_ALWAYS_INLINE Tensor4 slice(const char* name, Index Shape4::*axis, Index stride, Index first,
                                    Index count) const {
-    if (first < 0 || count < 0 || first > shape_.*axis - count) {
+    if (first < 0 || count < 0 || count > shape_.*axis || first > shape_.*axis - count) {
       detail::raise_shape_error(std::string("Tensor4::") + name + ": the range [" +
                                 std::to_string(first) + ", " + std::to_string(first) + " + " +
                                 std::to_string(count) + ") does not lie within " +
@@ -137,8 +158,9 @@ constexpr Tensor4<T> bhsd(T* data, Shape4 shape) {
 /// still given as (batch, heads, length, dim).
 template <class T>
 constexpr Tensor4<T> bshd(T* data, Shape4 shape) {
-  const Index row = shape.heads * shape.dim;
-  return Tensor4<T>(data, shape, Stride4{shape.length * row, shape.dim, row, 1});
+  const Index row = detail::multiply_unchecked(shape.heads, shape.dim);
+  return Tensor4<T>(data, shape,
+                    Stride4{detail::multiply_unchecked(shape.length, row), shape.dim, row, 1});
 }
 
 /// A view of rank-3 memory (batch, length, dim) as [batch, 1, length, dim].
@@ -201,7 +223,9 @@ ATTN_ALWAYS_INLINE auto view(Expression&& matrix) {
 
 /// An owning, zero-initialised tensor, contiguous in the order batch, heads, length, dim and
 /// aligned to 64 bytes whatever the compiler flags (so it may be made in one translation unit and
-/// freed in another). Throws ShapeError for a negative extent or a size that overflows.
+/// freed in another). Throws ShapeError for a negative extent, or extents (those that are 0 apart)
+/// whose product in bytes overflows an Index. Where an assignment throws std::bad_alloc, nothing
+/// has changed.
 template <class T>
 class Tensor4Buffer {
   static_assert(std::is_trivially_destructible_v<T> && !std::is_const_v<T>,
@@ -212,15 +236,7 @@ class Tensor4Buffer {
 
   Tensor4Buffer() = default;
   ATTN_ALWAYS_INLINE explicit Tensor4Buffer(Shape4 shape) : shape_(shape) {
-    bool fits = true;
-    Index size = 1;
-    for (const Index extent : {shape.batch, shape.heads, shape.length, shape.dim}) {
-      fits = fits && extent >= 0 &&
-             (size == 0 ||
-              extent <= (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(T)) / size);
-      size = fits ? size * extent : 0;
-    }
-    if (!fits) {
+    if (!detail::is_possible(shape, sizeof(T))) {
       detail::raise_shape_error("Tensor4Buffer: negative or too large: " +
                                 detail::describe("shape", shape));
     }
@@ -228,11 +244,13 @@ class Tensor4Buffer {
   }
   Tensor4Buffer(const Tensor4Buffer& other) : shape_(other.shape_) {
     allocate();
-    for (Index i = 0; i < shape_.size(); ++i) data_[i] = other.data_[i];
+    const Index size = shape_.size();
+    for (Index i = 0; i < size; ++i) data_[i] = other.data_[i];
   }
   Tensor4Buffer(Tensor4Buffer&& other) noexcept { swap(other); }
-  Tensor4Buffer& operator=(Tensor4Buffer other) noexcept {
-    swap(other);
+  Tensor4Buffer& operator=(const Tensor4Buffer& other) { return *this = Tensor4Buffer(other); }
+  Tensor4Buffer& operator=(Tensor4Buffer&& other) noexcept {
+    Tensor4Buffer(std::move(other)).swap(*this);
     return *this;
   }
   ~Tensor4Buffer() { ::operator delete(data_, kAlignment); }

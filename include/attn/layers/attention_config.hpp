@@ -4,11 +4,13 @@
 #include <string>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
 #include "attn/error.hpp"
 
 namespace attn {
 
-/// The sizes of an attention layer. A 0 stands for the default named beside it.
+/// The sizes of an attention layer. A 0 stands for the default named beside it. Layers and costs
+/// refuse, by OptionError, sizes whose weights overflow an Index in bytes (counted as double).
 struct AttentionConfig {
   Index model_dim = 0;        ///< of queries and of the output; at least 1
   Index num_heads = 0;        ///< query heads; at least 1
@@ -21,6 +23,25 @@ struct AttentionConfig {
 };
 
 namespace detail {
+
+/// The numbers of a layer's projections, of a config with its defaults filled in.
+struct LayerSizes {
+  CheckedSize query, key, value, heads;  ///< features: of all query heads, ..., of what they return
+  CheckedSize weights, biases;           ///< those of the output among them
+
+  explicit LayerSizes(const AttentionConfig& c)
+      : query(CheckedSize(c.num_heads) * c.head_dim),
+        key(CheckedSize(c.num_kv_heads) * c.head_dim),
+        value(CheckedSize(c.num_kv_heads) * c.value_dim),
+        heads(CheckedSize(c.num_heads) * c.value_dim),
+        weights(query * c.model_dim + key * c.key_input_dim + value * c.value_input_dim +
+                heads * c.model_dim),
+        biases(query + key + value + c.model_dim) {}
+
+  /// Whether the layer fits into memory, in elements of any type.
+  bool fit() const { return ((weights + biases) * Index{sizeof(double)}).fits(); }
+};
+
 inline namespace ATTN_ERRORS {
 
 /// The config with its defaults filled in, or an OptionError in the name of `owner`. `kv_heads`:
@@ -65,6 +86,15 @@ inline AttentionConfig resolve_config(const char* owner, AttentionConfig config,
   if (config.value_dim == 0) config.value_dim = config.head_dim;
   if (config.key_input_dim == 0) config.key_input_dim = config.model_dim;
   if (config.value_input_dim == 0) config.value_input_dim = config.model_dim;
+  if (!LayerSizes(config).fit()) {
+    raise_option_error(
+        std::string(owner) + ": too many weights, their size in bytes overflows; got model_dim " +
+        std::to_string(config.model_dim) + ", num_heads " + std::to_string(config.num_heads) +
+        ", num_kv_heads " + std::to_string(config.num_kv_heads) + ", head_dim " +
+        std::to_string(config.head_dim) + ", value_dim " + std::to_string(config.value_dim) +
+        ", key_input_dim " + std::to_string(config.key_input_dim) + ", value_input_dim " +
+        std::to_string(config.value_input_dim));
+  }
   return config;
 }
 

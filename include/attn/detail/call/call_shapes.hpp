@@ -116,6 +116,16 @@ class CallShapes {
     if (s.batch < 0 || s.heads < 0 || s.length < 0 || s.dim < 0) {
       raise_shape(std::string(added.name) + " has a negative extent");
     }
+    if (!is_possible(s, added.tensor.element_size())) {
+      raise_shape(std::string(added.name) + " is too large: its size in bytes overflows");
+    }
+    if (!is_empty(s) && !is_within_reach(added.tensor)) {
+      const Stride4& stride = added.tensor.stride;
+      raise_shape(
+          std::string(added.name) + " has " +
+          describe("strides", Shape4{stride.batch, stride.heads, stride.length, stride.dim}) +
+          ", which lead too far: offsets in bytes overflow");
+    }
     if (added.tensor.data == nullptr && !is_empty(s)) {
       raise_shape(std::string(added.name) + " is not empty, but its pointer is null");
     }

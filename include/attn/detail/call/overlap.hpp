@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 
 namespace attn {
@@ -18,6 +19,15 @@ constexpr bool is_empty(const Shape4& shape) {
   return shape.batch == 0 || shape.heads == 0 || shape.length == 0 || shape.dim == 0;
 }
 
+/// How far an axis leads from its first element to its last, in bytes. (-(stride + 1) + 1 is the
+/// magnitude of any negative stride.)
+constexpr CheckedSize axis_reach(Index extent, Index stride, Index element_size) {
+  if (extent < 2) return 0;
+  const CheckedSize magnitude =
+      stride < 0 ? CheckedSize(-(stride + 1)) + Index{1} : CheckedSize(stride);
+  return magnitude * (extent - 1) * element_size;
+}
+
 /// The bytes that a view may touch: [begin, end).
 struct ByteRange {
   std::uintptr_t begin, end;
@@ -25,14 +35,33 @@ struct ByteRange {
   explicit ByteRange(const TensorRef& t) {
     begin = end = reinterpret_cast<std::uintptr_t>(t.data);
     end += static_cast<std::uintptr_t>(t.element_size());
-    const Index extents[4] = {t.shape.batch, t.shape.heads, t.shape.length, t.shape.dim};
-    const Index strides[4] = {t.stride.batch, t.stride.heads, t.stride.length, t.stride.dim};
-    for (int axis = 0; axis < 4; ++axis) {
-      const Index reach = (extents[axis] - 1) * strides[axis] * t.element_size();
-      (reach < 0 ? begin : end) += static_cast<std::uintptr_t>(reach);
-    }
+    const auto extend = [&](Index extent, Index stride) {
+      const auto reach =
+          static_cast<std::uintptr_t>(axis_reach(extent, stride, t.element_size()).value());
+      if (stride < 0) {
+        begin -= reach;
+      } else {
+        end += reach;
+      }
+    };
+    extend(t.shape.batch, t.stride.batch);
+    extend(t.shape.heads, t.stride.heads);
+    extend(t.shape.length, t.stride.length);
+    extend(t.shape.dim, t.stride.dim);
   }
 };
+
+/// Whether the elements of a view that is not empty lie within the reach of an Index of each other,
+/// in bytes. Strides of axes of length 1 may be anything.
+inline bool is_within_reach(const TensorRef& t) {
+  const auto reach = [&](Index extent, Index stride) {
+    return axis_reach(extent, stride, t.element_size());
+  };
+  return (reach(t.shape.batch, t.stride.batch) + reach(t.shape.heads, t.stride.heads) +
+          reach(t.shape.length, t.stride.length) + reach(t.shape.dim, t.stride.dim) +
+          t.element_size())
+      .fits();
+}
 
 struct OverlapAxis {
   Index stride, a, b;  // |stride|; extents in the two views

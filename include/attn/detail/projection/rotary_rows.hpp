@@ -9,15 +9,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/error.hpp"
 #include "attn/executor.hpp"
 #include "attn/layers/rotary_scaling.hpp"
 #include "attn/options.hpp"
@@ -130,6 +133,12 @@ inline namespace ATTN_ERRORS {
 inline RotaryTable make_rotary_table(Index head_dim, Index rotary_dim, double base,
                                      const RotaryScaling& scaling) {
   check_rotary(head_dim, rotary_dim, base, scaling);
+  if (!(CheckedSize(rotary_dim) * RotaryTable::kSteps * Index{sizeof(double)}).fits()) {
+    raise_option_error(
+        "RotaryEmbedding: too large, the size of its tables overflows; got "
+        "rotary_dim " +
+        std::to_string(rotary_dim));
+  }
   RotaryTable table;
   table.pairs = rotary_dim / 2;
   table.frequencies = rotary_frequencies(rotary_dim, base, scaling);
@@ -203,6 +212,11 @@ void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, co
   if (!first_position.is_scalar() && first_position.size() != x.batch()) {
     call.raise_shape("first_position must hold one number, or one each batch of x, got " +
                      std::to_string(first_position.size()));
+  }
+  for (Index b = 0; b < first_position.size(); ++b) {
+    if (first_position[b] > (std::numeric_limits<Index>::max)() - x.length()) {
+      call.raise_shape("positions overflow: the first one is " + std::to_string(first_position[b]));
+    }
   }
   turn_all(call, table, interleaved, x, head_dim, executor,
            [&](Index b, Index i) { return first_position[b] + i; });
