@@ -361,9 +361,11 @@ TEST(KeyValueCache, RefusesMemoryThatDoesNotFit) {
       "KeyValueCache: an axis of keys longer than 1 has stride 0: its elements would be "
       "written over each other; got keys [2, 1, 4, 3]");
   EXPECT_EQ(message_of<ShapeError>([&] { KeyValueCache<float>(2, -1, 4, 3); }),
-            "Tensor4Buffer: negative or too large: shape [2, -1, 4, 3]");
+            "KeyValueCache: a size must not be negative; got batch 2, num_kv_heads -1, head_dim 3, "
+            "value_dim 3, capacity 4");
   EXPECT_EQ(message_of<ShapeError>([&] { KeyValueCache<float>(-2, 1, 4, 3); }),
-            "Tensor4Buffer: negative or too large: shape [-2, 1, 4, 3]");
+            "KeyValueCache: a size must not be negative; got batch -2, num_kv_heads 1, head_dim 3, "
+            "value_dim 3, capacity 4");
 }
 
 TEST(KeyValueCache, CallsNameTheShapesThatACacheShows) {

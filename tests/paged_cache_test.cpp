@@ -244,13 +244,15 @@ TEST(PagedKeyValueCache, RefusesWhatDoesNotFitAndChangesNothing) {
 
 TEST(PagedKeyValueCache, RefusesPoolsThatAreNone) {
   EXPECT_EQ(message_of<ShapeError>([] { PagedKeyValueCache<float>(4, 0, 1, 1, 2); }),
-            "PagedKeyValueCache: page_length must be 1 or more and batch 0 or more, got 1 "
-            "sequences and keys [4, 1, 0, 2]");
+            "PagedKeyValueCache: takes a page_length of 1 or more, and no window; got batch 1, "
+            "num_kv_heads 1, head_dim 2, value_dim 2, num_pages 4, page_length 0");
   EXPECT_EQ(message_of<ShapeError>([] { PagedKeyValueCache<float>(4, 2, -1, 1, 2); }),
-            "PagedKeyValueCache: page_length must be 1 or more and batch 0 or more, got -1 "
-            "sequences and keys [4, 1, 2, 2]");
-  EXPECT_EQ(message_of<ShapeError>([] { PagedKeyValueCache<float>(-4, 2, 1, 1, 2); }),
-            "Tensor4Buffer: negative or too large: shape [-4, 1, 2, 2]");
+            "PagedKeyValueCache: a size must not be negative; got batch -1, num_kv_heads 1, "
+            "head_dim 2, value_dim 2, num_pages 4, page_length 2");
+  EXPECT_EQ(
+      message_of<ShapeError>([] { PagedKeyValueCache<float>(-4, 2, 1, 1, 2); }),
+      "PagedKeyValueCache: a size must not be negative; got batch 1, num_kv_heads 1, head_dim "
+      "2, value_dim 2, num_pages -4, page_length 2");
   const PagedKeyValueCache<float> none;
   EXPECT_EQ(none.num_pages(), 0);
   EXPECT_EQ(none.batch(), 0);

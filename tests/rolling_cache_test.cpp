@@ -285,18 +285,23 @@ TEST(RollingKeyValueCache, RefusesTokensThatDoNotFitAndChangesNothing) {
 }
 
 TEST(RollingKeyValueCache, RefusesWindowsThatAreNone) {
-  EXPECT_EQ(message_of<ShapeError>([] { RollingKeyValueCache<float>(1, 1, 0, 4); }),
-            "RollingKeyValueCache: window and longest_append must be 1 or more, and finite, got 0 "
-            "and 1");
-  EXPECT_EQ(message_of<ShapeError>([] { RollingKeyValueCache<float>(1, 1, 4, 4, 4, 0); }),
-            "RollingKeyValueCache: window and longest_append must be 1 or more, and finite, got 4 "
-            "and 0");
+  EXPECT_EQ(
+      message_of<ShapeError>([] { RollingKeyValueCache<float>(1, 1, 0, 4); }),
+      "RollingKeyValueCache: takes a window and a longest_append of 1 or more, and no capacity "
+      "or pages; got batch 1, num_kv_heads 1, head_dim 4, value_dim 4, window 0, "
+      "longest_append 1, num_pages 0, page_length 0");
+  EXPECT_EQ(
+      message_of<ShapeError>([] { RollingKeyValueCache<float>(1, 1, 4, 4, 4, 0); }),
+      "RollingKeyValueCache: takes a window and a longest_append of 1 or more, and no capacity "
+      "or pages; got batch 1, num_kv_heads 1, head_dim 4, value_dim 4, window 4, "
+      "longest_append 0");
   EXPECT_NE(message_of<ShapeError>([] {
               RollingKeyValueCache<float>(1, 1, kUnlimited, 4);
-            }).find("and finite"),
+            }).find("too large"),
             std::string::npos);
   EXPECT_EQ(message_of<ShapeError>([] { RollingKeyValueCache<float>(-1, 1, 4, 4); }),
-            "Tensor4Buffer: negative or too large: shape [-1, 1, 4, 4]");
+            "RollingKeyValueCache: a size must not be negative; got batch -1, num_kv_heads 1, "
+            "head_dim 4, value_dim 4, window 4, longest_append 1");
   const RollingKeyValueCache<float> none;
   EXPECT_EQ(none.batch(), 0);
   EXPECT_EQ(none.window(), 1);

@@ -4,6 +4,7 @@
 
 #include <Eigen/Core>
 #include <cstdint>
+#include <limits>
 
 #include "attn/attn.hpp"
 #include "attn/reference.hpp"
@@ -91,6 +92,14 @@ const Failure kFailures[] = {
      [] {
        attn::KeyValueCache<float> cache(floats({1, 2, 4, 3}), floats({1, 2, 5, 3}));
      }},
+    {"KeyValueCache, a shape without capacity",
+     [] { attn::KeyValueCache<float> cache{attn::CacheShape()}; }},
+    {"RollingKeyValueCache, a shape without window",
+     [] { attn::RollingKeyValueCache<float> cache{attn::CacheShape()}; }},
+    {"PagedKeyValueCache, a shape without pages",
+     [] { attn::PagedKeyValueCache<float> cache{attn::CacheShape()}; }},
+    {"KeyValueCache, sizes that overflow",
+     [] { attn::KeyValueCache<float> cache(attn::Index{1} << 62, 0, 0, 0); }},
     {"KeyValueCache::append",
      [] {
        attn::KeyValueCache<float> cache(1, 2, 4, 3);
@@ -129,6 +138,11 @@ const Failure kFailures[] = {
      [] {
        const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);
        rotary.apply(floats({1, 1, 4, 2}), 0);
+     }},
+    {"RotaryEmbedding::apply, positions that overflow",
+     [] {
+       const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);
+       rotary.apply(floats({1, 1, 2, 4}), (std::numeric_limits<attn::Index>::max)());
      }},
     {"heatmap_svg",
      [] {
@@ -214,6 +228,14 @@ const Failure kFailures[] = {
        rotary.apply(floats({1, 1, 1, 6}), 0);
      }},
     {"attention_costs", [] { attn::attention_costs(attn::AttentionConfig(), 10); }},
+    {"attention_cost, bytes that overflow",
+     [] {
+       attn::AttentionConfig config;
+       config.model_dim = config.num_heads = 2;
+       attn::attention_cost("layer", config, 1, attn::Index{1} << 62);
+     }},
+    {"MultiHeadAttention, weights that overflow",
+     [] { attn::MultiHeadAttention<float> layer(attn::Index{1} << 33, 1, 1); }},
     {"MultiHeadAttention", [] { attn::MultiHeadAttention<float> layer(8, 3, 1); }},
     {"MultiHeadAttention::forward",
      [] {

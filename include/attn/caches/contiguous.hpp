@@ -2,9 +2,11 @@
 // and head.
 #pragma once
 
-#include <string>
+#include <utility>
 
+#include "attn/caches/cache_shape.hpp"
 #include "attn/config.hpp"
+#include "attn/detail/caches/cache_storage.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -29,28 +31,41 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
 
  public:
   KeyValueCache() = default;
-  /// Owns its memory. Throws ShapeError for a negative extent.
+  /// Owns its memory: of the shape's batch, num_kv_heads, head_dim, value_dim and capacity. Throws
+  /// ShapeError unless those are given alone, 0 or more, and small enough.
+  ATTN_ALWAYS_INLINE explicit KeyValueCache(const CacheShape& shape)
+      : KeyValueCache(shape.batch, storage_of(shape)) {}
   ATTN_ALWAYS_INLINE KeyValueCache(Index batch, Index num_kv_heads, Index capacity, Index head_dim,
                                    Index value_dim)
-      : Base(batch),
-        owned_keys_(Shape4{batch, num_kv_heads, capacity, head_dim}),
-        owned_values_(Shape4{batch, num_kv_heads, capacity, value_dim}),
-        owns_(true) {}
+      : KeyValueCache(named(batch, num_kv_heads, capacity, head_dim, value_dim)) {}
   ATTN_ALWAYS_INLINE KeyValueCache(Index batch, Index num_kv_heads, Index capacity, Index head_dim)
       : KeyValueCache(batch, num_kv_heads, capacity, head_dim, head_dim) {}
   /// Uses the caller's memory, of any strides: keys [B, Hk, capacity, Dk], values
   /// [B, Hv, capacity, Dv]. Throws ShapeError if they do not fit each other or overlap.
   ATTN_ALWAYS_INLINE KeyValueCache(Tensor4<T> keys, Tensor4<T> values)
-      : Base(keys.batch()), borrowed_keys_(keys), borrowed_values_(values) {
-    detail::CallShapes call("KeyValueCache");
-    call.add_output("keys", detail::TensorRef(keys));
-    call.add_output("values", detail::TensorRef(values));
-    call.require(keys.batch() == values.batch() && keys.length() == values.length(),
-                 "keys and values must have the same batch and length");
+      : Base(checked_batch(keys, values)), borrowed_keys_(keys), borrowed_values_(values) {}
+
+  KeyValueCache(const KeyValueCache&) = default;
+  KeyValueCache(KeyValueCache&& other) noexcept { swap(other); }
+  /// Where it throws std::bad_alloc, nothing has changed.
+  KeyValueCache& operator=(const KeyValueCache& other) { return *this = KeyValueCache(other); }
+  KeyValueCache& operator=(KeyValueCache&& other) noexcept {
+    KeyValueCache(std::move(other)).swap(*this);
+    return *this;
+  }
+  void swap(KeyValueCache& other) noexcept {
+    Base::swap(other);
+    owned_keys_.swap(other.owned_keys_);
+    owned_values_.swap(other.owned_values_);
+    std::swap(borrowed_keys_, other.borrowed_keys_);
+    std::swap(borrowed_values_, other.borrowed_values_);
+    std::swap(owns_, other.owns_);
   }
 
   /// Tokens that each sequence can hold.
   Index capacity() const { return key_storage().length(); }
+  /// The most keys that a sequence can ever hold at a time: the capacity.
+  Index held_capacity() const { return capacity(); }
 
   /// The stored tokens: [B, Hk, longest length, Dk] and [B, Hv, longest length, Dv]. What lies
   /// behind the length of a shorter sequence is unspecified.
@@ -58,12 +73,41 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   Tensor4<const T> values() const { return held(value_storage()); }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const { return Base::source_from(0, capacity()); }
+  detail::KeyValueSource source() const { return Base::source_from(0, held_capacity()); }
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
       "KeyValueCache::append", "KeyValueCache::append_to", "KeyValueCache::truncate",
       "KeyValueCache::reset"};
+
+  ATTN_ALWAYS_INLINE KeyValueCache(Index batch, const detail::CacheStorage& storage)
+      : Base(batch), owned_keys_(storage.keys), owned_values_(storage.values), owns_(true) {}
+
+  static CacheShape named(Index batch, Index num_kv_heads, Index capacity, Index head_dim,
+                          Index value_dim) {
+    CacheShape shape;
+    shape.batch = batch;
+    shape.num_kv_heads = num_kv_heads;
+    shape.capacity = capacity;
+    shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
+    return shape;
+  }
+  ATTN_ALWAYS_INLINE static detail::CacheStorage storage_of(const CacheShape& shape) {
+    if (!shape.capacity || detail::has_window(shape) || detail::has_pages(shape)) {
+      detail::raise_cache_shape("KeyValueCache", "takes a capacity, and no window or pages", shape);
+    }
+    return detail::cache_storage("KeyValueCache", shape, shape.batch, *shape.capacity,
+                                 Index{sizeof(Index)}, sizeof(T));
+  }
+  ATTN_ALWAYS_INLINE static Index checked_batch(Tensor4<T> keys, Tensor4<T> values) {
+    detail::CallShapes call("KeyValueCache");
+    call.add_output("keys", detail::TensorRef(keys));
+    call.add_output("values", detail::TensorRef(values));
+    call.require(keys.batch() == values.batch() && keys.length() == values.length(),
+                 "keys and values must have the same batch and length");
+    return keys.batch();
+  }
 
   Tensor4<T> key_storage() { return owns_ ? owned_keys_.view() : borrowed_keys_; }
   Tensor4<T> value_storage() { return owns_ ? owned_values_.view() : borrowed_values_; }
@@ -80,12 +124,7 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
                                     const PerBatch& counts) {
     for (Index i = 0; i < sequences; ++i) {
-      const Index held = Base::length(first + i);
-      if (counts[i] > capacity() - held) {
-        call.raise_shape("append past capacity: sequence " + std::to_string(first + i) + " holds " +
-                         std::to_string(held) + " of " + std::to_string(capacity()) + " tokens, " +
-                         std::to_string(counts[i]) + " more do not fit");
-      }
+      detail::require_room(call, first + i, Base::length(first + i), counts[i], capacity());
     }
   }
 

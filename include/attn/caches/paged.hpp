@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "attn/caches/cache_shape.hpp"
 #include "attn/config.hpp"
-#include "attn/detail/base/rounding.hpp"
+#include "attn/detail/base/checked_size.hpp"
+#include "attn/detail/caches/cache_storage.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -16,14 +19,14 @@
 #include "attn/error.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
-#include "attn/tile.hpp"
 
 namespace attn {
 
 /// A pool of pages of page_length tokens, [num_pages, Hk, page_length, Dk] and
 /// [num_pages, Hv, page_length, Dv], and for each sequence the table of its pages. A sequence takes
 /// a page when it needs one and gives it back when its tokens are taken back. Sequences may share
-/// the pages of a common prefix; one that appends to a shared page gets its own copy first.
+/// the pages of a common prefix; one that appends to a shared page gets its own copy first. The
+/// tables take batch * capacity / page_length numbers, from the start.
 ///
 /// The kernel reads the pages where they lie, long ones faster: pages of 256 tokens like a
 /// contiguous cache, of 16 in half again its time (bench/README.md). Many threads may attend to one
@@ -36,23 +39,48 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
 
  public:
   PagedKeyValueCache() = default;
-  /// Throws ShapeError for a page_length below 1, or another extent below 0.
+  /// Of the shape's batch, num_kv_heads, head_dim, value_dim, num_pages, page_length and, if there
+  /// is one, capacity. Throws ShapeError unless those are given alone, page_length 1 or more, the
+  /// others 0 or more, and small enough. Appending never allocates.
+  ATTN_ALWAYS_INLINE explicit PagedKeyValueCache(const CacheShape& shape)
+      : PagedKeyValueCache(shape, storage_of(shape)) {}
   ATTN_ALWAYS_INLINE PagedKeyValueCache(Index num_pages, Index page_length, Index batch,
                                         Index num_kv_heads, Index head_dim, Index value_dim)
-      : Base(batch),
-        keys_(checked(Shape4{num_pages, num_kv_heads, page_length, head_dim}, batch)),
-        values_(Shape4{num_pages, num_kv_heads, page_length, value_dim}),
-        users_(static_cast<std::size_t>(num_pages)) {
-    free_.reserve(users_.size());  // so that giving a page back never allocates
-    for (Index page = num_pages; page-- > 0;) free_.push_back(page);
-  }
+      : PagedKeyValueCache(
+            named(num_pages, page_length, batch, num_kv_heads, head_dim, value_dim)) {}
   ATTN_ALWAYS_INLINE PagedKeyValueCache(Index num_pages, Index page_length, Index batch,
                                         Index num_kv_heads, Index head_dim)
       : PagedKeyValueCache(num_pages, page_length, batch, num_kv_heads, head_dim, head_dim) {}
 
+  PagedKeyValueCache(const PagedKeyValueCache&) = default;
+  PagedKeyValueCache(PagedKeyValueCache&& other) noexcept { swap(other); }
+  /// Where it throws std::bad_alloc, nothing has changed.
+  PagedKeyValueCache& operator=(const PagedKeyValueCache& other) {
+    return *this = PagedKeyValueCache(other);
+  }
+  PagedKeyValueCache& operator=(PagedKeyValueCache&& other) noexcept {
+    PagedKeyValueCache(std::move(other)).swap(*this);
+    return *this;
+  }
+  void swap(PagedKeyValueCache& other) noexcept {
+    Base::swap(other);
+    keys_.swap(other.keys_);
+    values_.swap(other.values_);
+    std::swap(capacity_, other.capacity_);
+    users_.swap(other.users_);
+    free_.swap(other.free_);
+    std::swap(num_free_, other.num_free_);
+    table_.swap(other.table_);
+    std::swap(table_stride_, other.table_stride_);
+  }
+
   Index num_pages() const { return keys_.shape().batch; }
   Index page_length() const { return keys_.shape().length; }
-  Index num_free_pages() const { return static_cast<Index>(free_.size()); }
+  Index num_free_pages() const { return num_free_; }
+  /// Tokens that a sequence can hold, as far as pages are free.
+  Index capacity() const { return capacity_; }
+  /// The most keys that a sequence can ever hold at a time: the capacity.
+  Index held_capacity() const { return capacity(); }
   /// The pages of sequence b, in the order of its tokens. Valid until the cache changes.
   Span<const Index> pages(Index b) const {
     return {table_.data() + b * table_stride_, pages_for(Base::length(b))};
@@ -86,22 +114,58 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const {
-    return Base::source_from(0, num_pages() * page_length());
-  }
+  detail::KeyValueSource source() const { return Base::source_from(0, held_capacity()); }
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
       "PagedKeyValueCache::append", "PagedKeyValueCache::append_to", "PagedKeyValueCache::truncate",
       "PagedKeyValueCache::reset"};
 
-  ATTN_ALWAYS_INLINE static Shape4 checked(const Shape4& pool, Index batch) {
-    if (batch < 0 || pool.length < 1) {
-      detail::raise_shape_error(
-          "PagedKeyValueCache: page_length must be 1 or more and batch 0 or more, got " +
-          std::to_string(batch) + " sequences and " + detail::describe("keys", pool));
+  ATTN_ALWAYS_INLINE PagedKeyValueCache(const CacheShape& shape,
+                                        const detail::CacheStorage& storage)
+      : Base(shape.batch),
+        keys_(storage.keys),
+        values_(storage.values),
+        capacity_(capacity_of(shape)),
+        users_(static_cast<std::size_t>(shape.num_pages)),
+        free_(users_.size()),
+        num_free_(shape.num_pages),
+        table_stride_(table_length(shape)) {
+    table_.resize(static_cast<std::size_t>(shape.batch * table_stride_));
+    Index page = shape.num_pages;
+    for (Index& place : free_) place = --page;
+  }
+
+  static CacheShape named(Index num_pages, Index page_length, Index batch, Index num_kv_heads,
+                          Index head_dim, Index value_dim) {
+    CacheShape shape;
+    shape.num_pages = num_pages;
+    shape.page_length = page_length;
+    shape.batch = batch;
+    shape.num_kv_heads = num_kv_heads;
+    shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
+    return shape;
+  }
+  ATTN_ALWAYS_INLINE static detail::CacheStorage storage_of(const CacheShape& shape) {
+    if (shape.page_length < 1 || detail::has_window(shape)) {
+      detail::raise_cache_shape("PagedKeyValueCache",
+                                "takes a page_length of 1 or more, and no window", shape);
     }
-    return pool;
+    const auto bytes_of = [](Index numbers) {
+      return detail::CheckedSize(numbers) * Index{sizeof(Index)};
+    };
+    return detail::cache_storage("PagedKeyValueCache", shape, shape.num_pages, shape.page_length,
+                                 bytes_of(table_length(shape)) + bytes_of(1), sizeof(T));
+  }
+  /// What all pages hold, or less if the shape says so.
+  static Index capacity_of(const CacheShape& shape) {
+    const detail::CheckedSize pool = detail::CheckedSize(shape.num_pages) * shape.page_length;
+    return (std::min)(pool.value(), shape.capacity.value_or(pool.value()));
+  }
+  /// The most pages of a sequence.
+  static Index table_length(const CacheShape& shape) {
+    return pages_of(capacity_of(shape), shape.page_length);
   }
 
   Tensor4<T> key_storage() { return keys_.view(); }
@@ -116,9 +180,10 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     return map;
   }
 
-  Index pages_for(Index tokens) const {
-    return page_length() == 0 ? 0 : detail::ceil_div(tokens, page_length());
+  static Index pages_of(Index tokens, Index page_length) {
+    return tokens == 0 ? 0 : (tokens - 1) / page_length + 1;
   }
+  Index pages_for(Index tokens) const { return pages_of(tokens, page_length()); }
   Index& page(Index b, Index i) { return table_[static_cast<std::size_t>(b * table_stride_ + i)]; }
   Index page(Index b, Index i) const {
     return table_[static_cast<std::size_t>(b * table_stride_ + i)];
@@ -146,32 +211,19 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
 
   ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
                                     const PerBatch& counts) {
-    Index needed = 0, longest_table = table_stride_;
+    Index needed = 0;
     for (Index i = 0; i < sequences; ++i) {
       const Index held = Base::length(first + i);
-      const Index pages = pages_for(held + counts[i]);
-      needed += pages - pages_for(held) + (copies_last_page(first, i, counts) ? 1 : 0);
-      longest_table = (std::max)(longest_table, pages);
+      detail::require_room(call, first + i, held, counts[i], capacity());
+      needed += pages_for(held + counts[i]) - pages_for(held) +
+                (copies_last_page(first, i, counts) ? 1 : 0);
     }
     if (needed > num_free_pages()) {
       call.raise_shape("append past capacity: " + std::to_string(needed) +
                        " more pages are needed, and " + std::to_string(num_free_pages()) + " of " +
                        std::to_string(num_pages()) + " are free");
     }
-    grow_tables(longest_table);
     for (Index i = 0; i < sequences; ++i) take_pages(first + i, counts[i]);
-  }
-  /// Room for `longest` pages a sequence; doubled, so that appending one by one seldom copies it.
-  void grow_tables(Index longest) {
-    if (longest <= table_stride_) return;
-    const Index stride = (std::min)(num_pages(), (std::max)(longest, 2 * table_stride_));
-    std::vector<Index> table(static_cast<std::size_t>(Base::batch() * stride));
-    for (Index b = 0; b < Base::batch(); ++b) {
-      const Span<const Index> held = pages(b);
-      std::copy(held.begin(), held.end(), table.begin() + b * stride);
-    }
-    table_.swap(table);
-    table_stride_ = stride;
   }
   void take_pages(Index b, Index count) {
     const Index held = Base::length(b), used = held % page_length();
@@ -185,8 +237,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     for (Index i = pages_for(held); i < pages_for(held + count); ++i) page(b, i) = take_page();
   }
   Index take_page() {
-    const Index page = free_.back();
-    free_.pop_back();
+    const Index page = free_[static_cast<std::size_t>(--num_free_)];
     users(page) = 1;
     return page;
   }
@@ -200,14 +251,17 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   /// Gives back the pages behind the first `length` tokens.
   void cut(Index b, Index length) {
     for (Index i = pages_for(length); i < pages_for(Base::length(b)); ++i) {
-      if (--users(page(b, i)) == 0) free_.push_back(page(b, i));
+      if (--users(page(b, i)) == 0) free_[static_cast<std::size_t>(num_free_++)] = page(b, i);
     }
   }
 
   Tensor4Buffer<T> keys_, values_;
-  std::vector<Index> users_;  // sequences that use each page
-  std::vector<Index> free_;   // pages that nobody uses, the next one last
-  std::vector<Index> table_;  // [batch, table_stride_]
+  Index capacity_ = 0;
+  // Of full size from the start, so that nothing allocates later.
+  std::vector<Index> users_;  // [num_pages]: sequences that use each page
+  std::vector<Index> free_;   // [num_pages]: pages that nobody uses, num_free_ of them
+  Index num_free_ = 0;
+  std::vector<Index> table_;  // [batch, table_stride_]: the pages of each sequence
   Index table_stride_ = 0;
 };
 

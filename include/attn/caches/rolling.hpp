@@ -7,7 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "attn/caches/cache_shape.hpp"
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
+#include "attn/detail/caches/cache_storage.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -39,23 +42,45 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
 
  public:
   RollingKeyValueCache() = default;
-  /// Throws ShapeError for a window or longest_append below 1, or another extent below 0.
+  /// Of the shape's batch, num_kv_heads, head_dim, value_dim, window and longest_append. Throws
+  /// ShapeError unless those are given alone, window and longest_append 1 or more, the others 0 or
+  /// more, and small enough.
+  ATTN_ALWAYS_INLINE explicit RollingKeyValueCache(const CacheShape& shape)
+      : RollingKeyValueCache(shape, storage_of(shape)) {}
   ATTN_ALWAYS_INLINE RollingKeyValueCache(Index batch, Index num_kv_heads, Index window,
                                           Index head_dim, Index value_dim, Index longest_append = 1)
-      : Base(batch),
-        window_(window),
-        kept_(ring_for(window, longest_append)),
-        keys_(Shape4{batch, num_kv_heads, kept_, head_dim}),
-        values_(Shape4{batch, num_kv_heads, kept_, value_dim}),
-        first_held_(static_cast<std::size_t>(batch)) {}
+      : RollingKeyValueCache(
+            named(batch, num_kv_heads, window, head_dim, value_dim, longest_append)) {}
   ATTN_ALWAYS_INLINE RollingKeyValueCache(Index batch, Index num_kv_heads, Index window,
                                           Index head_dim)
       : RollingKeyValueCache(batch, num_kv_heads, window, head_dim, head_dim) {}
+
+  RollingKeyValueCache(const RollingKeyValueCache&) = default;
+  RollingKeyValueCache(RollingKeyValueCache&& other) noexcept { swap(other); }
+  /// Where it throws std::bad_alloc, nothing has changed.
+  RollingKeyValueCache& operator=(const RollingKeyValueCache& other) {
+    return *this = RollingKeyValueCache(other);
+  }
+  RollingKeyValueCache& operator=(RollingKeyValueCache&& other) noexcept {
+    RollingKeyValueCache(std::move(other)).swap(*this);
+    return *this;
+  }
+  void swap(RollingKeyValueCache& other) noexcept {
+    Base::swap(other);
+    std::swap(window_, other.window_);
+    std::swap(kept_, other.kept_);
+    keys_.swap(other.keys_);
+    values_.swap(other.values_);
+    first_held_.swap(other.first_held_);
+  }
 
   /// Keys that a query sees, its own among them.
   Index window() const { return window_; }
   /// Tokens that there is room for.
   Index ring() const { return keys_.shape().length; }
+  /// The most keys that a sequence can ever hold at a time: the ring's, unless a longer append
+  /// makes it grow.
+  Index held_capacity() const { return ring(); }
   /// The first token of sequence b that is still held.
   Index first_held(Index b) const { return first_held_[static_cast<std::size_t>(b)]; }
 
@@ -65,7 +90,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
 
   /// What the kernel reads.
   detail::KeyValueSource source() const {
-    return Base::source_from(Base::per_batch(first_held_), ring());
+    return Base::source_from(Base::per_batch(first_held_), held_capacity());
   }
   Index first_held_after(Index b, Index count) const {
     const Index grown = (std::max)(ring(), window_ + count - 1);
@@ -81,14 +106,36 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
       "RollingKeyValueCache::append", "RollingKeyValueCache::append_to",
       "RollingKeyValueCache::truncate", "RollingKeyValueCache::reset"};
 
-  ATTN_ALWAYS_INLINE static Index ring_for(Index window, Index longest_append) {
-    if (window < 1 || longest_append < 1 ||
-        longest_append > (std::numeric_limits<Index>::max)() - window) {
-      detail::raise_shape_error(
-          "RollingKeyValueCache: window and longest_append must be 1 or more, and finite, got " +
-          std::to_string(window) + " and " + std::to_string(longest_append));
+  ATTN_ALWAYS_INLINE RollingKeyValueCache(const CacheShape& shape,
+                                          const detail::CacheStorage& storage)
+      : Base(shape.batch),
+        window_(shape.window),
+        kept_(storage.keys.length),
+        keys_(storage.keys),
+        values_(storage.values),
+        first_held_(static_cast<std::size_t>(shape.batch)) {}
+
+  static CacheShape named(Index batch, Index num_kv_heads, Index window, Index head_dim,
+                          Index value_dim, Index longest_append) {
+    CacheShape shape;
+    shape.batch = batch;
+    shape.num_kv_heads = num_kv_heads;
+    shape.window = window;
+    shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
+    shape.longest_append = longest_append;
+    return shape;
+  }
+  ATTN_ALWAYS_INLINE static detail::CacheStorage storage_of(const CacheShape& shape) {
+    if (shape.window < 1 || shape.longest_append < 1 || shape.capacity ||
+        detail::has_pages(shape)) {
+      detail::raise_cache_shape(
+          "RollingKeyValueCache",
+          "takes a window and a longest_append of 1 or more, and no capacity or pages", shape);
     }
-    return window + longest_append - 1;
+    return detail::cache_storage("RollingKeyValueCache", shape, shape.batch,
+                                 detail::CheckedSize(shape.window) + (shape.longest_append - 1),
+                                 2 * Index{sizeof(Index)}, sizeof(T));
   }
 
   Tensor4<T> key_storage() { return keys_.view(); }
@@ -101,10 +148,15 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
     return map;
   }
 
-  ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes&, Index first, Index sequences,
+  ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
                                     const PerBatch& counts) {
     Index longest = 0;
-    for (Index i = 0; i < sequences; ++i) longest = (std::max)(longest, counts[i]);
+    for (Index i = 0; i < sequences; ++i) {
+      longest = (std::max)(longest, counts[i]);
+      // Positions are counted without end, but in an Index.
+      detail::require_room(call, first + i, Base::length(first + i), counts[i],
+                           (std::numeric_limits<Index>::max)());
+    }
     if (window_ + longest - 1 > ring()) {
       Tensor4Buffer<T> keys = moved(keys_, window_ + longest - 1);
       Tensor4Buffer<T> values = moved(values_, window_ + longest - 1);

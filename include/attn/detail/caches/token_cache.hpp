@@ -98,6 +98,14 @@ inline void check_sequence(const char* function, Index b, Index batch) {
   }
 }
 
+/// Refuses `count` tokens more of sequence b than its capacity leaves room for.
+inline void require_room(const CallShapes& call, Index b, Index held, Index count, Index capacity) {
+  if (count <= capacity - held) return;
+  call.raise_shape("append past capacity: sequence " + std::to_string(b) + " holds " +
+                   std::to_string(held) + " of " + std::to_string(capacity) + " tokens, " +
+                   std::to_string(count) + " more do not fit");
+}
+
 }  // namespace ATTN_ERRORS
 
 /// How error texts spell the functions of a cache.
@@ -182,9 +190,9 @@ class TokenCache {
 
  protected:
   TokenCache() = default;
-  /// Memory for a negative number of sequences is refused elsewhere.
-  explicit TokenCache(Index batch)
-      : lengths_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
+  explicit TokenCache(Index batch) : lengths_(static_cast<std::size_t>(batch)) {}
+
+  void swap(TokenCache& other) noexcept { lengths_.swap(other.lengths_); }
 
   void make_room(const CallShapes&, Index, Index, const PerBatch&) {}
   void check_cut(const PerBatch&) const {}
