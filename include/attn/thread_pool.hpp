@@ -17,10 +17,18 @@ namespace attn {
 
 /// A pool of standard threads. The calling thread works too: ThreadPool(4) starts three. Waiting
 /// spins for at most 20 microseconds, then blocks. The destructor joins; no call may be running.
+///
+/// Its threads keep the floating-point mode of the thread that made the pool, as it was then; they
+/// do not take over that of a caller. Where subnormal numbers count as 0 (FTZ and DAZ, which
+/// -ffast-math switches on in the main thread and audio programs by themselves) for the one and not
+/// for the other, results depend on who computed them, by what subnormals contribute. So switch the
+/// mode first, and make the pool then.
 class ThreadPool final : public Executor {
  public:
-  /// Throws OptionError if threads < 1.
-  ATTN_ALWAYS_INLINE explicit ThreadPool(int threads) {
+  /// Throws OptionError if threads < 1, std::system_error or std::bad_alloc if one cannot be
+  /// started; those that were are joined then.
+  ATTN_ALWAYS_INLINE explicit ThreadPool(int threads) : ThreadPool() {
+    // What throws from here on runs the destructor.
     if (threads < 1) {
       detail::raise_option_error("ThreadPool: needs at least 1 thread (the caller), got " +
                                  std::to_string(threads));
@@ -69,6 +77,8 @@ class ThreadPool final : public Executor {
   }
 
  private:
+  ThreadPool() = default;
+
   // A parallel_for under way; lives on its caller's stack and in the list of jobs.
   struct Job {
     void (*task)(void* context, Index index);

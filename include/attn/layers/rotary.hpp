@@ -55,6 +55,14 @@ class RotaryEmbedding {
     return {head_dim, pairing, detail::copy_rotary_table(head_dim, cosines, sines)};
   }
 
+  RotaryEmbedding(const RotaryEmbedding&) = default;
+  RotaryEmbedding(RotaryEmbedding&&) noexcept = default;
+  /// Where it throws std::bad_alloc, nothing has changed.
+  RotaryEmbedding& operator=(const RotaryEmbedding& other) {
+    return *this = RotaryEmbedding(other);
+  }
+  RotaryEmbedding& operator=(RotaryEmbedding&&) noexcept = default;
+
   Index head_dim() const { return head_dim_; }
   Index rotary_dim() const { return 2 * table_.pairs; }
   RotaryPairing pairing() const { return pairing_; }
