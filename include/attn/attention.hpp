@@ -55,55 +55,28 @@ inline namespace ATTN_ERRORS {
 /// options.hpp says. Source: A. Vaswani et al., "Attention is all you need" (2017); T. Dao et al.
 /// (2022) for the tiles.
 template <class Q, class K, class V, class O, class M = NoMask,
+          class Extra = AttentionOutputs<detail::AccumulationOf<Q, K, V, O>>,
           std::enable_if_t<detail::is_tensor_v<O> && !detail::is_cache_v<K>, int> = 0>
-void scaled_dot_product_attention(
-    const Q& q, const K& k, const V& v, O&& out, const M& mask = M(),
-    const AttentionOptions& options = {},
-    const AttentionOutputs<AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>,
-                                            detail::ElementOf<V>, detail::ElementOf<O>>>& extra =
-        {}) {
-  detail::require_inputs<Q, K, V>();
-  detail::require_element<detail::ElementOf<O>>();
-  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
-                "attn: out is written to: its element type must not be const");
-  static_assert(
-      is_mask_v<M>,
-      "attn: argument 5 must be a mask of attn/mask.hpp; wrap a lambda in keep_if, drop_if "
-      "or modify_score, and a tensor in keep_where, drop_where or add_bias");
-  using detail::ArgumentOf;
-  using detail::TensorRef;
-  detail::attend(
-      "scaled_dot_product_attention", TensorRef(ArgumentOf<Q>::view(q)),
-      detail::KeyValueSource(TensorRef(ArgumentOf<K>::view(k)), TensorRef(ArgumentOf<V>::view(v))),
-      nullptr, TensorRef(ArgumentOf<O>::view(out)), mask, options, extra);
+void scaled_dot_product_attention(const Q& q, const K& k, const V& v, O&& out, const M& mask = M(),
+                                  const AttentionOptions& options = {}, const Extra& extra = {}) {
+  detail::attend("scaled_dot_product_attention", detail::input(q),
+                 detail::KeyValueSource(detail::input(k), detail::input(v)), nullptr,
+                 detail::output<O>(out), detail::checked_mask<5>(mask), options,
+                 detail::extra_outputs<detail::AccumulationOf<Q, K, V, O>>(extra));
 }
 
 /// The same, returning its results in buffers of its own: output in the element type of q, and what
 /// `want` asks for.
 template <class Q, class K, class V, class M = NoMask,
           std::enable_if_t<is_mask_v<M> && !detail::is_cache_v<K>, int> = 0>
-AttentionResult<detail::ElementOf<Q>,
-                AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>>>
-scaled_dot_product_attention(const Q& q, const K& k, const V& v, const M& mask = M(),
-                             const AttentionOptions& options = {}, Want want = Want::output) {
-  detail::require_inputs<Q, K, V>();
-  using A = AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>>;
-  const Shape4 shape = q.shape();
-  const Index key_length = k.shape().length;
-  AttentionResult<detail::ElementOf<Q>, A> result;
-  AttentionOutputs<A> extra;
-  result.output = Tensor4Buffer<detail::ElementOf<Q>>(
-      Shape4{shape.batch, shape.heads, shape.length, v.shape().dim});
-  if (want & Want::weights) {
-    result.weights = Tensor4Buffer<A>(Shape4{shape.batch, shape.heads, shape.length, key_length});
-    extra.weights = result.weights.view();
-  }
-  if (want & Want::log_sum_exp) {
-    result.log_sum_exp = Tensor4Buffer<A>(Shape4{shape.batch, shape.heads, shape.length, 1});
-    extra.log_sum_exp = result.log_sum_exp.view();
-  }
-  scaled_dot_product_attention(q, k, v, result.output, mask, options, extra);
-  return result;
+AttentionResult<detail::ElementOf<Q>, detail::AccumulationOf<Q, K, V>> scaled_dot_product_attention(
+    const Q& q, const K& k, const V& v, const M& mask = M(), const AttentionOptions& options = {},
+    Want want = Want::output) {
+  return detail::returned<detail::ElementOf<Q>, detail::AccumulationOf<Q, K, V>>(
+      detail::input(q).shape, detail::input(k).shape.length, detail::input(v).shape.dim, want,
+      [&](auto& out, const auto& extra) {
+        scaled_dot_product_attention(q, k, v, out, mask, options, extra);
+      });
 }
 
 template <class Q, class K, class V, class Other,
@@ -111,10 +84,7 @@ template <class Q, class K, class V, class Other,
               !detail::is_tensor_v<Other> && !is_mask_v<Other> && !detail::is_cache_v<K>, int> = 0,
           class... Rest>
 void scaled_dot_product_attention(const Q&, const K&, const V&, const Other&, const Rest&...) {
-  static_assert(detail::is_tensor_v<Other>,
-                "attn: argument 4 of scaled_dot_product_attention must be the output (an "
-                "attn::Tensor4 view) or a mask (of attn/mask.hpp); a lambda goes through keep_if, "
-                "drop_if or modify_score, a tensor through keep_where, drop_where or add_bias");
+  detail::refuse_neither_output_nor_mask<Other>();
 }
 
 /// How many bytes of options.workspace such a call needs, whatever the type of out and the extra
@@ -124,13 +94,9 @@ template <class Q, class K, class V, class M = NoMask,
           std::enable_if_t<!detail::is_cache_v<K>, int> = 0>
 std::size_t attention_workspace_bytes(const Q& q, const K& k, const V& v, const M& mask = M(),
                                       const AttentionOptions& options = {}) {
-  detail::require_inputs<Q, K, V>();
-  using detail::ArgumentOf;
-  using detail::TensorRef;
-  return detail::workspace_bytes(
-      "attention_workspace_bytes", TensorRef(ArgumentOf<Q>::view(q)),
-      detail::KeyValueSource(TensorRef(ArgumentOf<K>::view(k)), TensorRef(ArgumentOf<V>::view(v))),
-      nullptr, mask, options);
+  return detail::workspace_bytes("attention_workspace_bytes", detail::input(q),
+                                 detail::KeyValueSource(detail::input(k), detail::input(v)),
+                                 nullptr, detail::checked_mask<4>(mask), options);
 }
 
 }  // namespace ATTN_ERRORS

@@ -86,20 +86,13 @@ inline namespace ATTN_ERRORS {
 /// Throws: ShapeError, OptionError.
 /// Cost: about three times that head's part of the call, and memory for seven [Sq, Sk] matrices.
 template <class Q, class K, class V, class M = NoMask>
-AttentionInspection<
-    AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>>>
-inspect_attention(const Q& q, const K& k, const V& v, Index batch, Index head, const M& mask = M(),
-                  const AttentionOptions& options = {}) {
-  detail::require_inputs<Q, K, V>();
-  static_assert(is_mask_v<M>,
-                "attn: argument 6 must be a mask of attn/mask.hpp; wrap a lambda in keep_if, "
-                "drop_if or modify_score, and a tensor in keep_where, drop_where or add_bias");
-  using A = AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>>;
-  using detail::ArgumentOf;
-  using detail::TensorRef;
+AttentionInspection<detail::AccumulationOf<Q, K, V>> inspect_attention(
+    const Q& q, const K& k, const V& v, Index batch, Index head, const M& mask = M(),
+    const AttentionOptions& options = {}) {
+  using A = detail::AccumulationOf<Q, K, V>;
   AttentionInspection<A> result;
-  detail::inspect_head<A>(TensorRef(ArgumentOf<Q>::view(q)), TensorRef(ArgumentOf<K>::view(k)),
-                          TensorRef(ArgumentOf<V>::view(v)), batch, head, mask, options, result);
+  detail::inspect_head<A>(detail::input(q), detail::input(k), detail::input(v), batch, head,
+                          detail::checked_mask<6>(mask), options, result);
   return result;
 }
 

@@ -62,48 +62,37 @@ inline namespace ATTN_ERRORS {
 /// mask says otherwise. So a chunk is appended first and attended to then; a call that appends
 /// nothing attends to what another layer has appended. Throws, Cost and Error: as for tensors.
 template <class Q, class C, class O, class M = NoMask,
-          std::enable_if_t<detail::is_cache_v<C> && detail::is_tensor_v<O>, int> = 0>
-void scaled_dot_product_attention(
-    const Q& q, const C& cache, O&& out, const M& mask = M(), const AttentionOptions& options = {},
-    const AttentionOutputs<AccumulationType<detail::ElementOf<Q>, typename C::Element,
-                                            detail::ElementOf<O>>>& extra = {}) {
-  static_assert(detail::is_tensor_v<Q>, "attn: q must be an attn::Tensor4 view (or Tensor4Buffer)");
-  static_assert(is_mask_v<M>, "attn: argument 4 must be a mask of attn/mask.hpp");
-  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
-                "attn: out is written to: its element type must not be const");
-  detail::require_element<detail::ElementOf<Q>>();
-  detail::require_element<detail::ElementOf<O>>();
-  using detail::ArgumentOf;
-  using detail::TensorRef;
+          std::enable_if_t<detail::is_cache_v<C> && detail::is_tensor_v<O>, int> = 0,
+          class Extra = AttentionOutputs<detail::AccumulationOf<Q, C, O>>>
+void scaled_dot_product_attention(const Q& q, const C& cache, O&& out, const M& mask = M(),
+                                  const AttentionOptions& options = {}, const Extra& extra = {}) {
   const detail::KeyValueSource source = cache.source();
-  const PerBatch past = source.end - q.shape().length;
-  detail::attend("scaled_dot_product_attention", TensorRef(ArgumentOf<Q>::view(q)), source, &past,
-                 TensorRef(ArgumentOf<O>::view(out)), cache.mask_with(mask), options, extra);
+  const detail::TensorRef queries = detail::input(q);
+  const PerBatch past = source.end - queries.shape.length;
+  detail::attend("scaled_dot_product_attention", queries, source, &past, detail::output<O>(out),
+                 cache.mask_with(detail::checked_mask<4>(mask)), options,
+                 detail::extra_outputs<detail::AccumulationOf<Q, C, O>>(extra));
 }
 
 /// The same, returning its results in buffers of its own.
 template <class Q, class C, class M = NoMask,
           std::enable_if_t<detail::is_cache_v<C> && is_mask_v<M>, int> = 0>
-AttentionResult<detail::ElementOf<Q>, AccumulationType<detail::ElementOf<Q>, typename C::Element>>
-scaled_dot_product_attention(const Q& q, const C& cache, const M& mask = M(),
-                             const AttentionOptions& options = {}, Want want = Want::output) {
-  using A = AccumulationType<detail::ElementOf<Q>, typename C::Element>;
-  const Shape4 rows{q.shape().batch, q.shape().heads, q.shape().length, 1};
-  AttentionResult<detail::ElementOf<Q>, A> result;
-  AttentionOutputs<A> extra;
-  result.output = Tensor4Buffer<detail::ElementOf<Q>>(
-      Shape4{rows.batch, rows.heads, rows.length, cache.value_dim()});
-  if (want & Want::weights) {
-    result.weights =
-        Tensor4Buffer<A>(Shape4{rows.batch, rows.heads, rows.length, cache.longest_length()});
-    extra.weights = result.weights.view();
-  }
-  if (want & Want::log_sum_exp) {
-    result.log_sum_exp = Tensor4Buffer<A>(rows);
-    extra.log_sum_exp = result.log_sum_exp.view();
-  }
-  scaled_dot_product_attention(q, cache, result.output, mask, options, extra);
-  return result;
+AttentionResult<detail::ElementOf<Q>, detail::AccumulationOf<Q, C>> scaled_dot_product_attention(
+    const Q& q, const C& cache, const M& mask = M(), const AttentionOptions& options = {},
+    Want want = Want::output) {
+  return detail::returned<detail::ElementOf<Q>, detail::AccumulationOf<Q, C>>(
+      detail::input(q).shape, cache.longest_length(), cache.value_dim(), want,
+      [&](auto& out, const auto& extra) {
+        scaled_dot_product_attention(q, cache, out, mask, options, extra);
+      });
+}
+
+template <class Q, class C, class Other,
+          std::enable_if_t<
+              detail::is_cache_v<C> && !detail::is_tensor_v<Other> && !is_mask_v<Other>, int> = 0,
+          class... Rest>
+void scaled_dot_product_attention(const Q&, const C&, const Other&, const Rest&...) {
+  detail::refuse_neither_output_nor_mask<Other>();
 }
 
 /// How many bytes of options.workspace such a call needs now; a longer cache needs more only where
@@ -112,10 +101,10 @@ template <class Q, class C, class M = NoMask, std::enable_if_t<detail::is_cache_
 std::size_t attention_workspace_bytes(const Q& q, const C& cache, const M& mask = M(),
                                       const AttentionOptions& options = {}) {
   const detail::KeyValueSource source = cache.source();
-  const PerBatch past = source.end - q.shape().length;
-  return detail::workspace_bytes("attention_workspace_bytes",
-                                 detail::TensorRef(detail::ArgumentOf<Q>::view(q)), source, &past,
-                                 cache.mask_with(mask), options);
+  const detail::TensorRef queries = detail::input(q);
+  const PerBatch past = source.end - queries.shape.length;
+  return detail::workspace_bytes("attention_workspace_bytes", queries, source, &past,
+                                 cache.mask_with(detail::checked_mask<3>(mask)), options);
 }
 
 }  // namespace ATTN_ERRORS

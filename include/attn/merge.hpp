@@ -8,6 +8,7 @@
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
@@ -30,20 +31,11 @@ inline namespace ATTN_ERRORS {
 template <class OA, class LA, class OB, class LB, class O, class L>
 void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB& lse_b, O&& out,
                      L&& lse) {
-  static_assert(
-      detail::is_tensor_v<OA> && detail::is_tensor_v<LA> && detail::is_tensor_v<OB> &&
-          detail::is_tensor_v<LB> && detail::is_tensor_v<O> && detail::is_tensor_v<L>,
-      "attn: the arguments of merge_attention are attn::Tensor4 views (or Tensor4Buffer)");
-  using detail::ArgumentOf;
-  using detail::ElementOf;
-  using A = AccumulationType<ElementOf<OA>, ElementOf<LA>, ElementOf<OB>, ElementOf<LB>,
-                             ElementOf<O>, ElementOf<L>>;
-  const auto o_a = ArgumentOf<OA>::view(out_a);
-  const auto o_b = ArgumentOf<OB>::view(out_b);
-  const auto l_a = ArgumentOf<LA>::view(lse_a);
-  const auto l_b = ArgumentOf<LB>::view(lse_b);
-  const auto o = ArgumentOf<O>::view(out);
-  const auto l = ArgumentOf<L>::view(lse);
+  using A = detail::AccumulationOf<OA, LA, OB, LB, O, L>;
+  const auto o_a = detail::input_view(out_a), o_b = detail::input_view(out_b);
+  const auto l_a = detail::input_view(lse_a), l_b = detail::input_view(lse_b);
+  const auto o = detail::output_view<O>(out);
+  const auto l = detail::output_view<L>(lse);
 
   detail::CallShapes call("merge_attention");
   // Every element is read before it is written, so the outputs may be part a itself.
@@ -75,13 +67,13 @@ void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB
         const A weight_a = weight(a, top), weight_b = weight(c, top);
         const A sum = weight_a + weight_b;
         const bool none = detail::bits_of(sum) == 0;
-        l(b, h, i, 0) = detail::round_to<ElementOf<L>>(none ? detail::negative_infinity<A>()
-                                                            : top + std::log(sum));
+        l(b, h, i, 0) = detail::round_to<detail::ElementOf<L>>(none ? detail::negative_infinity<A>()
+                                                                    : top + std::log(sum));
         for (Index d = 0; d < shape.dim; ++d) {
           A value = 0;
           if (detail::bits_of(weight_a) != 0) value += weight_a * static_cast<A>(o_a(b, h, i, d));
           if (detail::bits_of(weight_b) != 0) value += weight_b * static_cast<A>(o_b(b, h, i, d));
-          o(b, h, i, d) = detail::round_to<ElementOf<O>>(none ? A(0) : value / sum);
+          o(b, h, i, d) = detail::round_to<detail::ElementOf<O>>(none ? A(0) : value / sum);
         }
       }
     }

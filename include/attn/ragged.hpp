@@ -8,10 +8,10 @@
 
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
 #include "attn/detail/loop/ragged_call.hpp"
-#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
@@ -53,34 +53,32 @@ namespace detail {
 
 template <class A, class Q, class K, class V>
 RaggedCall<A> packed_call(const Q& q, const K& k, const V& v, const SequenceStarts& starts) {
-  require_inputs<Q, K, V>();
   RaggedCall<A> ragged;
-  ragged.q = TensorRef(ArgumentOf<Q>::view(q));
-  ragged.source =
-      KeyValueSource(TensorRef(ArgumentOf<K>::view(k)), TensorRef(ArgumentOf<V>::view(v)));
+  ragged.q = input(q);
+  ragged.source = KeyValueSource(input(k), input(v));
   ragged.query_starts = starts.query();
   ragged.key_starts = starts.key();
   return ragged;
 }
 template <class A, class Q, class C>
 RaggedCall<A> cached_call(const Q& q, const C& cache, const PerBatch& query_starts) {
-  static_assert(is_tensor_v<Q>, "attn: q must be an attn::Tensor4 view (or Tensor4Buffer)");
-  require_element<ElementOf<Q>>();
   RaggedCall<A> ragged;
-  ragged.q = TensorRef(ArgumentOf<Q>::view(q));
+  ragged.q = input(q);
   ragged.source = cache.source();
   ragged.query_starts = query_starts;
   ragged.is_cached = true;
   return ragged;
 }
-template <class A, class O>
-void set_outputs(RaggedCall<A>& ragged, O&& out, const Tensor4<A>& log_sum_exp) {
-  static_assert(is_tensor_v<O>, "attn: out must be an attn::Tensor4 view (or Tensor4Buffer)");
-  static_assert(!std::is_const_v<typename decltype(ArgumentOf<O>::view(out))::Element>,
-                "attn: out is written to: its element type must not be const");
-  require_element<ElementOf<O>>();
-  ragged.out = TensorRef(ArgumentOf<O>::view(out));
-  ragged.log_sum_exp = log_sum_exp;
+/// The extra outputs; a tensor alone is the log-sum-exp.
+template <class A, class Extra>
+AttentionOutputs<A> ragged_outputs(const Extra& extra) {
+  if constexpr (is_tensor_v<Extra>) {
+    AttentionOutputs<A> outputs;
+    outputs.log_sum_exp = extra;
+    return outputs;
+  } else {
+    return extra_outputs<A>(extra);
+  }
 }
 
 }  // namespace detail
@@ -97,41 +95,40 @@ inline namespace ATTN_ERRORS {
 ///   mask    as for a batch that holds sequence s as batch s: per-batch numbers are one a sequence,
 ///           lambdas see the batch s and positions within the sequence, dropout is drawn for batch
 ///           s
-///   log_sum_exp  [1, Hq, total queries, 1], or not set
+///   extra   log_sum_exp [1, Hq, total queries, 1], or not set; a view of it alone will do. weights
+///           must not be set
 ///
 /// Position 0 is each sequence's first key; causal_bottom_right() is each sequence's own. A
 /// sequence without keys gets zeros. Throws: ShapeError, OptionError, before anything is written.
 /// Cost: that of the calls; one allocation, none with options.workspace (ragged_workspace_bytes).
-template <class Q, class K, class V, class O, class M = NoMask>
-void ragged_attention(
-    const Q& q, const K& k, const V& v, O&& out, const SequenceStarts& starts, const M& mask = M(),
-    const AttentionOptions& options = {},
-    const Tensor4<AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>,
-                                   detail::ElementOf<O>>>& log_sum_exp = {}) {
-  static_assert(is_mask_v<M>, "attn: argument 6 must be a mask of attn/mask.hpp");
-  using A = AccumulationType<detail::ElementOf<Q>, detail::ElementOf<K>, detail::ElementOf<V>,
-                             detail::ElementOf<O>>;
+template <class Q, class K, class V, class O, class M = NoMask,
+          class Extra = AttentionOutputs<detail::AccumulationOf<Q, K, V, O>>>
+void ragged_attention(const Q& q, const K& k, const V& v, O&& out, const SequenceStarts& starts,
+                      const M& mask = M(), const AttentionOptions& options = {},
+                      const Extra& extra = {}) {
+  using A = detail::AccumulationOf<Q, K, V, O>;
   detail::RaggedCall<A> ragged = detail::packed_call<A>(q, k, v, starts);
-  detail::set_outputs(ragged, out, log_sum_exp);
+  ragged.out = detail::output<O>(out);
+  ragged.extra = detail::ragged_outputs<A>(extra);
   detail::CallShapes shapes("ragged_attention");
-  detail::attend_ragged(shapes, ragged, mask, options);
+  detail::attend_ragged(shapes, ragged, detail::checked_mask<6>(mask), options);
 }
 
 /// The same over a cache: sequence s of the packed queries attends to sequence s of the cache, its
 /// last query standing at the last key. Prompts and single tokens may be mixed in one call: append
 /// (append_to) what is new of each sequence first.
 template <class Q, class C, class O, class M = NoMask,
-          std::enable_if_t<detail::is_cache_v<C>, int> = 0>
+          std::enable_if_t<detail::is_cache_v<C>, int> = 0,
+          class Extra = AttentionOutputs<detail::AccumulationOf<Q, C, O>>>
 void ragged_attention(const Q& q, const C& cache, O&& out, const PerBatch& query_starts,
                       const M& mask = M(), const AttentionOptions& options = {},
-                      const Tensor4<AccumulationType<detail::ElementOf<Q>, typename C::Element,
-                                                     detail::ElementOf<O>>>& log_sum_exp = {}) {
-  static_assert(is_mask_v<M>, "attn: argument 5 must be a mask of attn/mask.hpp");
-  using A = AccumulationType<detail::ElementOf<Q>, typename C::Element, detail::ElementOf<O>>;
+                      const Extra& extra = {}) {
+  using A = detail::AccumulationOf<Q, C, O>;
   detail::RaggedCall<A> ragged = detail::cached_call<A>(q, cache, query_starts);
-  detail::set_outputs(ragged, out, log_sum_exp);
+  ragged.out = detail::output<O>(out);
+  ragged.extra = detail::ragged_outputs<A>(extra);
   detail::CallShapes shapes("ragged_attention");
-  detail::attend_ragged(shapes, ragged, cache.mask_with(mask), options);
+  detail::attend_ragged(shapes, ragged, cache.mask_with(detail::checked_mask<5>(mask)), options);
 }
 
 /// How many bytes of options.workspace such a call needs, whatever the type of out, with the
@@ -140,14 +137,15 @@ template <class Q, class K, class V, class M = NoMask>
 std::size_t ragged_workspace_bytes(const Q& q, const K& k, const V& v, const SequenceStarts& starts,
                                    const M& mask = M(), const AttentionOptions& options = {}) {
   detail::CallShapes shapes("ragged_workspace_bytes");
-  return detail::ragged_bytes(shapes, detail::packed_call<double>(q, k, v, starts), mask, options);
+  return detail::ragged_bytes(shapes, detail::packed_call<double>(q, k, v, starts),
+                              detail::checked_mask<5>(mask), options);
 }
 template <class Q, class C, class M = NoMask, std::enable_if_t<detail::is_cache_v<C>, int> = 0>
 std::size_t ragged_workspace_bytes(const Q& q, const C& cache, const PerBatch& query_starts,
                                    const M& mask = M(), const AttentionOptions& options = {}) {
   detail::CallShapes shapes("ragged_workspace_bytes");
   return detail::ragged_bytes(shapes, detail::cached_call<double>(q, cache, query_starts),
-                              cache.mask_with(mask), options);
+                              cache.mask_with(detail::checked_mask<4>(mask)), options);
 }
 
 }  // namespace ATTN_ERRORS

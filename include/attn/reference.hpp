@@ -73,6 +73,24 @@ T reference_round(A value) {
   }
 }
 
+// An argument as a view: a Tensor4, a Tensor4Buffer, or an Eigen matrix, which is one head.
+template <class T>
+Tensor4<T> reference_view(const Tensor4<T>& tensor) {
+  return tensor;
+}
+template <class T>
+Tensor4<T> reference_view(Tensor4Buffer<T>& buffer) {
+  return buffer.view();
+}
+template <class T>
+Tensor4<const T> reference_view(const Tensor4Buffer<T>& buffer) {
+  return buffer.view();
+}
+template <class Matrix, class = std::enable_if_t<has_eigen_memory_v<std::remove_const_t<Matrix>>>>
+auto reference_view(Matrix& matrix) {
+  return view_tokens(matrix, 1, 1);
+}
+
 inline namespace ATTN_ERRORS {
 
 /// Raises unless shapes and options are those of one call of attention.
@@ -130,13 +148,18 @@ inline namespace ATTN_ERRORS {
 ///
 /// A row without keys: out 0, weights 0, log_sum_exp -infinity (the sink's value if there is one).
 /// The weight of a dropped key is 0, and its V is not read. NaN scores make their row NaN.
-/// Outputs must not overlap inputs (not tested here).
+/// Tensors may be views, buffers or Eigen matrices. Outputs must not overlap inputs (not tested
+/// here).
 /// Throws ShapeError, OptionError. Cost: 2 Sq Sk (Dk + Dv) flops a query head, one thread.
 /// Error: that of the formula in A, as a plain loop has it, and one rounding to out's type.
 template <class Q, class K, class V, class O, class Allowed, class Modify, class A = double>
-void reference_attention(Tensor4<Q> q, Tensor4<K> k, Tensor4<V> v, Tensor4<O> out,
+void reference_attention(const Q& q_tensor, const K& k_tensor, const V& v_tensor, O&& out_tensor,
                          const Allowed& allowed, const Modify& modify,
                          const AttentionOptions& options = {}, AttentionOutputs<A> extra = {}) {
+  const auto q = detail::reference_view(q_tensor);
+  const auto k = detail::reference_view(k_tensor);
+  const auto v = detail::reference_view(v_tensor);
+  const auto out = detail::reference_view(out_tensor);
   const bool wants_weights = extra.weights.data() != nullptr;
   const bool wants_log_sum_exp = extra.log_sum_exp.data() != nullptr;
   detail::check_reference_call(q.shape(), k.shape(), v.shape(), out.shape(),
@@ -219,7 +242,7 @@ void reference_attention(Tensor4<Q> q, Tensor4<K> k, Tensor4<V> v, Tensor4<O> ou
               sum += weight[at] * static_cast<A>(v(value_batch, value_head, j, d));
             }
           }
-          out(b, h, i, d) = detail::reference_round<std::remove_const_t<O>>(sum);
+          out(b, h, i, d) = detail::reference_round<typename decltype(out)::Value>(sum);
         }
         if (wants_weights) {
           for (Index j = 0; j < keys; ++j) {

@@ -177,42 +177,81 @@ constexpr Tensor4<T> hsd(T* data, Index heads, Index length, Index dim) {
 
 namespace detail {
 
-template <class Expression>
-inline constexpr bool is_plain_v =
-    std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
+/// What an Eigen expression is: its own kind, or void for what is none.
+template <class Derived>
+Derived eigen_expression(const Eigen::DenseBase<Derived>*);
+void eigen_expression(const void*);
+template <class T>
+using EigenExpression = decltype(eigen_expression(static_cast<const T*>(nullptr)));
 
-template <class Expression>
-ATTN_ALWAYS_INLINE auto view_heads(Expression& matrix, Index num_heads) {
-  using Plain = std::remove_const_t<Expression>;
-  static_assert(std::is_base_of_v<Eigen::DenseBase<Plain>, Plain>,
-                "attn::view takes an Eigen Matrix, Array, Map, Ref or Block");
-  static_assert((int(Plain::Flags) & Eigen::DirectAccessBit) != 0,
-                "attn::view takes an Eigen expression with direct access to memory (Matrix, Array, "
-                "Map, Ref or Block); evaluate other expressions into a Matrix first");
-  using Pointer = decltype(matrix.data());
-  using T = std::remove_pointer_t<Pointer>;
-  if (num_heads < 1 || matrix.cols() % num_heads != 0) {
-    raise_shape_error("view: num_heads " + std::to_string(num_heads) +
-                      " does not divide the columns of the matrix (" +
-                      std::to_string(matrix.rows()) + " x " + std::to_string(matrix.cols()) + ")");
+template <class T>
+constexpr bool has_eigen_memory() {
+  if constexpr (std::is_void_v<EigenExpression<T>>) {
+    return false;
+  } else {
+    return (int(T::Flags) & Eigen::DirectAccessBit) != 0;
   }
-  const Index dim = matrix.cols() / num_heads;
+}
+/// Whether T is an Eigen Matrix, Array, Map, Ref or Block: an expression whose elements lie in
+/// memory.
+template <class T>
+inline constexpr bool has_eigen_memory_v = has_eigen_memory<T>();
+/// Whether it owns that memory.
+template <class T>
+inline constexpr bool is_plain_v = std::is_base_of_v<Eigen::PlainObjectBase<T>, T>;
+
+inline namespace ATTN_ERRORS {
+
+[[noreturn]] ATTN_COLD inline void raise_view_error(const char* name, Index value, const char* axis,
+                                                    Index rows, Index columns) {
+  raise_shape_error(std::string("view: ") + name + " " + std::to_string(value) +
+                    " does not divide the " + axis + " of the matrix (" + std::to_string(rows) +
+                    " x " + std::to_string(columns) + ")");
+}
+
+}  // namespace ATTN_ERRORS
+
+/// The rows of `matrix` as batch * length tokens, its columns as num_heads * dim.
+template <class Expression>
+auto view_tokens(Expression& matrix, Index num_heads, Index batch) {
+  const Index length = matrix.rows() / batch, dim = matrix.cols() / num_heads;
   const Index row = matrix.rowStride(), column = matrix.colStride();
-  return Tensor4<T>(matrix.data(), Shape4{1, num_heads, matrix.rows(), dim},
-                    Stride4{row * matrix.rows(), column * dim, row, column});
+  using T = std::remove_pointer_t<decltype(matrix.data())>;
+  return Tensor4<T>(matrix.data(), Shape4{batch, num_heads, length, dim},
+                    Stride4{row * length, column * dim, row, column});
 }
 
 }  // namespace detail
 
-/// A view of an Eigen Matrix, Array, Map, Ref or Block (any storage order) as
-/// (1, num_heads, rows, cols / num_heads). Constness is kept. Nothing is copied, so a temporary
-/// Matrix does not compile. Throws ShapeError unless num_heads divides the columns.
+/// A view of an Eigen Matrix, Array, Map, Ref or Block (any storage order) whose rows are tokens,
+/// those of batch 0 first: (batch, num_heads, rows / batch, cols / num_heads). Constness is kept.
+/// Nothing is copied, so a temporary Matrix does not compile. Throws ShapeError unless num_heads
+/// divides the columns and batch the rows.
 template <class Expression>
-ATTN_ALWAYS_INLINE auto view(Expression&& matrix, Index num_heads) {
+ATTN_ALWAYS_INLINE auto view(Expression&& matrix, Index num_heads, Index batch = 1) {
   using Plain = std::remove_cv_t<std::remove_reference_t<Expression>>;
+  static_assert(!std::is_void_v<detail::EigenExpression<Plain>>,
+                "attn::view takes an Eigen Matrix, Array, Map, Ref or Block");
+  static_assert(std::is_void_v<detail::EigenExpression<Plain>> || detail::has_eigen_memory_v<Plain>,
+                "attn::view takes an Eigen expression with direct access to memory (Matrix, Array, "
+                "Map, Ref or Block); evaluate other expressions into a Matrix first");
   static_assert(!detail::is_plain_v<Plain> || std::is_lvalue_reference_v<Expression>,
                 "attn::view of a temporary Matrix would dangle: give the matrix a name first");
-  return detail::view_heads(matrix, num_heads);
+  if constexpr (detail::has_eigen_memory_v<Plain>) {
+    const Index rows = matrix.rows(), columns = matrix.cols();
+    if (num_heads < 1 || columns % num_heads != 0) {
+      detail::raise_view_error("num_heads", num_heads, "columns", rows, columns);
+    }
+    if (batch < 1 || rows % batch != 0) {
+      detail::raise_view_error("batch", batch, "rows", rows, columns);
+    }
+    return detail::view_tokens(matrix, num_heads, batch);
+  } else {
+    // The sentences above stay alone.
+    using T = typename std::conditional_t<std::is_void_v<detail::EigenExpression<Plain>>,
+                                          Eigen::MatrixXf, Plain>::Scalar;
+    return Tensor4<const T>();
+  }
 }
 
 /// The same as one head: (1, 1, rows, cols).

@@ -1,4 +1,4 @@
-// error: attn: argument 4 of scaled_dot_product_attention must be the output
+// error: attn: behind the inputs comes the output (an attn::Tensor4 view) or a mask
 #include "attn/attention.hpp"
 
 int main() {

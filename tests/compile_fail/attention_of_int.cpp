@@ -1,4 +1,4 @@
-// error: attn: the element type of q, k, v and out must be double, float, Eigen::half or
+// error: attn: the elements of a tensor must be double, float, Eigen::half or
 #include <Eigen/Core>
 
 #include "attn/attention.hpp"

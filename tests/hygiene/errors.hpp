@@ -43,6 +43,11 @@ const Failure kFailures[] = {
        Eigen::MatrixXf matrix(2, 5);
        attn::view(matrix, 2);
      }},
+    {"view of batches",
+     [] {
+       Eigen::MatrixXf matrix(3, 4);
+       attn::view(matrix, 2, 2);
+     }},
     {"Tensor4Buffer",
      [] {
        attn::Tensor4Buffer<float> buffer({1, 1, -1, 1});
@@ -77,6 +82,19 @@ const Failure kFailures[] = {
        const attn::AnyMask mask = attn::key_lengths(6);
        attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
                                           floats({1, 2, 5, 6}), floats({1, 2, 3, 6}), mask);
+     }},
+    {"attention of Eigen matrices",
+     [] {
+       Eigen::MatrixXf matrix(3, 4), out(3, 5);
+       attn::scaled_dot_product_attention(matrix, matrix, matrix, out);
+     }},
+    {"ragged_attention, weights",
+     [] {
+       static const attn::Index starts[] = {0, 2, 3};
+       attn::AttentionOutputs<float> extra;
+       extra.weights = floats({1, 2, 3, 3});
+       attn::ragged_attention(floats({1, 2, 3, 4}), floats({1, 2, 3, 4}), floats({1, 2, 3, 4}),
+                              floats({1, 2, 3, 4}), starts, attn::no_mask(), {}, extra);
      }},
     {"attention over a cache",
      [] {

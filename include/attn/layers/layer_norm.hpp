@@ -9,6 +9,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/base/rounding.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/rows/convert.hpp"

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "attn/config.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
 #include "attn/detail/call/work_memory.hpp"

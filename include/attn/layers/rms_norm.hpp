@@ -5,6 +5,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
@@ -62,14 +63,10 @@ inline namespace ATTN_ERRORS {
 /// Source: B. Zhang, R. Sennrich, "Root mean square layer normalization" (2019).
 template <class X, class T, class O>
 void rms_norm(const X& x, const RmsNormWeights<T>& weights, O&& out, Executor* executor = nullptr) {
-  static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
-                "attn: x and out of rms_norm must be attn::Tensor4 views (or Tensor4Buffer)");
-  detail::require_element<detail::ElementOf<X>>();
   detail::require_element<T>();
-  detail::require_element<detail::ElementOf<O>>();
   using A = AccumulationType<detail::ElementOf<X>, T, detail::ElementOf<O>>;
-  const auto from = detail::ArgumentOf<X>::view(x);
-  const auto to = detail::ArgumentOf<O>::view(out);
+  const auto from = detail::input_view(x);
+  const auto to = detail::output_view<O>(out);
   detail::CallShapes call("rms_norm");
   detail::check_layer_norm(call, from, LayerNormWeights<T>{weights.gamma, nullptr, weights.epsilon},
                            to);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attn/config.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/key_map.hpp"

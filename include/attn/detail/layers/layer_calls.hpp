@@ -11,6 +11,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/call/arena.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "attn/config.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/rows/convert.hpp"

@@ -29,7 +29,7 @@ namespace detail {
 template <class A>
 struct RaggedCall {
   TensorRef q, out;
-  Tensor4<A> log_sum_exp;
+  AttentionOutputs<A> extra;
   KeyValueSource source;
   PerBatch query_starts = 0, key_starts = 0;
   bool is_cached = false;
@@ -73,8 +73,8 @@ AttentionCall<A> describe_sequence(const CallShapes& shapes, const RaggedCall<A>
   CallShapes call = shapes;
   call.set_sequence(s, count, ragged.key_length(s));
   AttentionOutputs<A> extra;
-  if (ragged.log_sum_exp.data() != nullptr) {
-    const TensorRef rows = ragged.part(TensorRef(ragged.log_sum_exp), first, count, 1);
+  if (ragged.extra.log_sum_exp.data() != nullptr) {
+    const TensorRef rows = ragged.part(TensorRef(ragged.extra.log_sum_exp), first, count, 1);
     extra.log_sum_exp =
         Tensor4<A>(static_cast<A*>(const_cast<void*>(rows.data)), rows.shape, rows.stride);
   }
@@ -180,9 +180,12 @@ template <class A, class M>
 void attend_ragged(CallShapes& shapes, const RaggedCall<A>& ragged, const M& mask,
                    const AttentionOptions& options) {
   check_ragged(shapes, ragged);
-  AttentionOutputs<A> extra;
-  extra.log_sum_exp = ragged.log_sum_exp;
-  check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, extra);
+  if (ragged.extra.weights.data() != nullptr || ragged.extra.weights.shape() != Shape4{}) {
+    shapes.raise_option(
+        "extra.weights must not be set: sequences of different lengths have no common tensor of "
+        "weights");
+  }
+  check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, ragged.extra);
   check_options<A>(shapes, options);
   for (Index s = 0; s < ragged.sequences(); ++s) {
     if (ragged.source.begin[s] == 0) continue;  // all of it is held

@@ -16,6 +16,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/checked_size.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/rows/convert.hpp"

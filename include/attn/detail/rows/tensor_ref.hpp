@@ -54,38 +54,6 @@ struct TensorRef {
   }
 };
 
-/// What an argument holds: the element type of a Tensor4 or Tensor4Buffer.
-template <class Argument>
-struct TensorArgument {
-  static constexpr bool kIsTensor = false;
-  using Element = float;  // lets the static_assert about the argument speak first
-};
-template <class T>
-struct TensorArgument<Tensor4<T>> {
-  static constexpr bool kIsTensor = true;
-  using Element = T;
-  static Tensor4<T> view(const Tensor4<T>& argument) { return argument; }
-};
-template <class T>
-struct TensorArgument<Tensor4Buffer<T>> {
-  static constexpr bool kIsTensor = true;
-  using Element = T;
-  static Tensor4<T> view(Tensor4Buffer<T>& argument) { return argument.view(); }
-  static Tensor4<const T> view(const Tensor4Buffer<T>& argument) { return argument.view(); }
-};
-template <class Argument>
-using ArgumentOf = TensorArgument<std::remove_cv_t<std::remove_reference_t<Argument>>>;
-template <class Argument>
-using ElementOf = std::remove_const_t<typename ArgumentOf<Argument>::Element>;
-template <class Argument>
-inline constexpr bool is_tensor_v = ArgumentOf<Argument>::kIsTensor;
-
-/// The types that a view of attention may hold.
-template <class T>
-constexpr void require_element() {
-  static_assert(is_element_v<std::remove_const_t<T>>,
-                "attn: the element type of q, k, v and out must be double, float, Eigen::half or "
-                "Eigen::bfloat16");
 }
 
 }  // namespace detail

@@ -1,0 +1,14 @@
+// error: attn: argument 4 must be a mask of attn/mask.hpp; wrap a lambda in keep_if
+#include "attn/kv_cache.hpp"
+
+int main() {
+  float data[4] = {};
+  const attn::Tensor4<float> tensor(data, {1, 1, 2, 2});
+  const attn::RollingKeyValueCache<float> cache(1, 1, 2, 2);
+  const auto first = [](attn::ScorePosition at) { return at.key == 0; };
+#ifdef ATTN_EXPECT_ERROR
+  attn::scaled_dot_product_attention(tensor, cache, tensor, first);
+#else
+  attn::scaled_dot_product_attention(tensor, cache, tensor, attn::keep_if(first));
+#endif
+}
