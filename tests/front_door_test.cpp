@@ -83,6 +83,22 @@ TEST_F(EigenArguments, ServeCachesAndMerges) {
   EXPECT_EQ(merged, expected);
 }
 
+TEST_F(EigenArguments, ServeAsMasks) {
+  Eigen::MatrixXf bias = Eigen::MatrixXf::Random(7, 7);
+  const Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> keep =
+      bias.array() < 0.5f;
+  const Eigen::Array<bool, 1, Eigen::Dynamic> drop = bias.row(2).array() > 0.0f;
+  const auto values = wide.leftCols(5);
+  Eigen::MatrixXf out(7, 5), other(7, 5);
+  scaled_dot_product_attention(q, k, values, out,
+                               add_bias(bias) & keep_where(keep) & drop_where(drop));
+  scaled_dot_product_attention(
+      q, k, values, other,
+      modify_score([&](auto score, ScorePosition at) { return score + bias(at.query, at.key); }) &
+          keep_if([&](ScorePosition at) { return keep(at.query, at.key) && !drop(at.key); }));
+  EXPECT_EQ(out, other);
+}
+
 TEST_F(EigenArguments, ServeTheReference) {
   const auto all = [](Index, Index, Index i, Index j) { return j <= i; };
   const auto same = [](double score, Index, Index, Index, Index) { return score; };

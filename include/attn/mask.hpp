@@ -94,6 +94,12 @@ BothMasks<Left, Right> operator&(Left left, Right right) {
   return BothMasks<Left, Right>(std::move(left), std::move(right));
 }
 
+template <class Left, class Right, class = std::enable_if_t<is_mask_v<Left> && is_mask_v<Right>>>
+BothMasks<Left, Right> operator&&(Left left, Right right) {
+  static_assert(!is_mask_v<Left>, "attn: masks are combined with &, not with &&");
+  return std::move(left) & std::move(right);
+}
+
 inline namespace ATTN_ERRORS {
 
 /// A mask chosen at run time: holds any mask or composition, by value. Default: no_mask(). The bits

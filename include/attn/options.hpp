@@ -45,6 +45,11 @@ class PerBatch {
   PerBatch(const std::vector<I, Allocator>& values) : PerBatch(Span<const I>(values)) {}
   template <class I, class Allocator>
   PerBatch(const std::vector<I, Allocator>&& values) = delete;  // a temporary: name the vector
+  // Neither unsigned nor narrow: the numbers are read where they lie, as 32 or 64 signed bits.
+  template <class I, std::size_t N, std::enable_if_t<!is_index_v<I>, int> = 0>
+  PerBatch(const I (&)[N]) = delete;  // take std::int32_t, std::int64_t or attn::Index
+  template <class I, class Allocator, std::enable_if_t<!is_index_v<I>, int> = 0>
+  PerBatch(const std::vector<I, Allocator>&) = delete;  // take std::vector<attn::Index>
 
   /// Whether one number serves all batches.
   constexpr bool is_scalar() const { return is_scalar_; }

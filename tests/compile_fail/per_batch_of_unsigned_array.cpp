@@ -1,4 +1,4 @@
-// error: conversion from
+// error: deleted
 #include <vector>
 
 #include "attn/options.hpp"

@@ -113,6 +113,30 @@ PredicateMask<F> drop_if(F f) {
   return PredicateMask<F>(std::move(f), false);
 }
 
+namespace detail {
+
+/// Whether F takes float scores alone: a function object whose operator() is no template.
+template <class F>
+struct TakesFloat {
+  template <class C, class R, class S, class... Rest>
+  static constexpr bool test(R (C::*)(S, Rest...) const) {
+    return std::is_same_v<std::decay_t<S>, float>;
+  }
+  template <class C, class R, class S, class... Rest>
+  static constexpr bool test(R (C::*)(S, Rest...) const noexcept) {
+    return std::is_same_v<std::decay_t<S>, float>;
+  }
+};
+template <class F, class = void>
+inline constexpr bool takes_float_v = false;
+template <class F>
+inline constexpr bool takes_float_v<F, std::void_t<decltype(&F::operator())>> =
+    TakesFloat<F>::test(&F::operator());
+template <class R, class... Rest>
+inline constexpr bool takes_float_v<R (*)(float, Rest...), void> = true;
+
+}  // namespace detail
+
 /// The user's score function: score = f(score, position).
 template <class F>
 class ScoreFunction : public Mask {
@@ -125,9 +149,14 @@ class ScoreFunction : public Mask {
     static_assert(std::is_invocable_r_v<A, const F&, A, ScorePosition>,
                   "attn::modify_score takes a const callable that maps (score, ScorePosition) to a "
                   "score, for scores of the accumulation type (float, or double if a tensor is)");
-    tile.for_each([this](A& score, const ScorePosition& at) {
-      score = static_cast<A>(function_(score, at));
-    });
+    static_assert(!std::is_same_v<A, double> || !detail::takes_float_v<F>,
+                  "attn: this modify_score function takes float, and would round the scores of a "
+                  "call with a tensor of double: let it take auto (as AnyMask needs) or double");
+    if constexpr (std::is_invocable_r_v<A, const F&, A, ScorePosition>) {
+      tile.for_each([this](A& score, const ScorePosition& at) {
+        score = static_cast<A>(function_(score, at));
+      });
+    }
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     checker.use_position("modify_score()");
@@ -139,7 +168,9 @@ class ScoreFunction : public Mask {
 
 /// score = f(score, ScorePosition), after scale and softcap. A result of -infinity drops the key,
 /// unless what stands to the right changes that score again: keep_if and drop_if drop for good. f
-/// must be pure; it may also be called for keys that other masks drop, with any score.
+/// must be pure; it may also be called for keys that other masks drop, with any score. Scores are
+/// float, or double if a tensor is: f(auto score, ScorePosition) serves both, and one that takes
+/// float does not compile in a call of double, where it would round.
 template <class F>
 ScoreFunction<F> modify_score(F f) {
   return ScoreFunction<F>(std::move(f));

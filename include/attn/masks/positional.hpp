@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
@@ -210,5 +212,13 @@ class KeyLengthsMask : public Mask {
 
 /// How many keys are valid, one number or one each batch; outside 0..Sk is an OptionError.
 inline KeyLengthsMask key_lengths(PerBatch lengths) { return KeyLengthsMask(lengths); }
+template <class T, class Allocator,
+          std::enable_if_t<!std::is_convertible_v<std::vector<T, Allocator>&, PerBatch>, int> = 0>
+KeyLengthsMask key_lengths(const std::vector<T, Allocator>&) {
+  static_assert(std::is_same_v<T, Index>,
+                "attn: key_lengths takes signed integers of 32 or 64 bits: make it a "
+                "std::vector<attn::Index>");
+  return KeyLengthsMask(0);
+}
 
 }  // namespace attn

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/kernels/micro_kernels.hpp"
 #include "attn/detail/rows/number_formats.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
@@ -96,6 +98,33 @@ void with_converted(const TensorRef& bias, const ScorePlaces& places, Index line
 
 }  // namespace detail
 
+namespace detail {
+
+/// Whether an argument in the place of a mask tensor is neither a Tensor4 nor a Tensor4Buffer.
+template <class Argument>
+inline constexpr bool is_matrix_or_wrong_v =
+    !is_tensor_v<Argument> ||
+    has_eigen_memory_v<std::remove_cv_t<std::remove_reference_t<Argument>>>;
+
+/// An Eigen matrix [Sq|1, Sk|1] in the place of a mask tensor; T is for what is none.
+template <class T, class Argument>
+auto mask_matrix_view(Argument&& argument) {
+  using Plain = std::remove_cv_t<std::remove_reference_t<Argument>>;
+  static_assert(has_eigen_memory_v<Plain>,
+                "attn: a mask or bias is an attn::Tensor4 view [B|1, Hq|1, Sq|1, Sk|1] or an Eigen "
+                "matrix [Sq|1, Sk|1]; a std::vector is viewed through its data(), but one of bool, "
+                "which holds bits, must be copied to std::uint8_t first");
+  static_assert(!is_plain_v<Plain> || std::is_lvalue_reference_v<Argument>,
+                "attn: a mask keeps a view of its matrix, which must not be a temporary");
+  if constexpr (has_eigen_memory_v<Plain>) {
+    return view_tokens(argument, 1, 1);
+  } else {
+    return Tensor4<const T>();
+  }
+}
+
+}  // namespace detail
+
 /// A boolean tensor [B|1, Hq|1, Sq|1, Sk|1]; elements that are not zero are true.
 class DenseMask : public Mask {
  public:
@@ -148,19 +177,27 @@ DenseMask drop_where(Tensor4<T> mask) {
   return DenseMask(mask, false);
 }
 
-// A buffer serves as its view, and outlives the mask: a temporary does not compile.
+// A buffer or Eigen matrix serves as its view, and outlives the mask: a temporary does not compile.
 template <class T>
 DenseMask keep_where(const Tensor4Buffer<T>& mask) {
   return keep_where(mask.view());
 }
 template <class T>
 DenseMask keep_where(const Tensor4Buffer<T>&&) = delete;
+template <class Matrix, std::enable_if_t<detail::is_matrix_or_wrong_v<Matrix>, int> = 0>
+DenseMask keep_where(Matrix&& mask) {
+  return keep_where(detail::mask_matrix_view<bool>(std::forward<Matrix>(mask)));
+}
 template <class T>
 DenseMask drop_where(const Tensor4Buffer<T>& mask) {
   return drop_where(mask.view());
 }
 template <class T>
 DenseMask drop_where(const Tensor4Buffer<T>&&) = delete;
+template <class Matrix, std::enable_if_t<detail::is_matrix_or_wrong_v<Matrix>, int> = 0>
+DenseMask drop_where(Matrix&& mask) {
+  return drop_where(detail::mask_matrix_view<bool>(std::forward<Matrix>(mask)));
+}
 
 /// score + bias, from a tensor [B|1, Hq|1, Sq|1, Sk|1]. A bias of -infinity drops the key. A finite
 /// one does not, and a double that is too wide for float scores counts as float's largest number;
@@ -228,5 +265,9 @@ BiasMask add_bias(const Tensor4Buffer<T>& bias) {
 }
 template <class T>
 BiasMask add_bias(const Tensor4Buffer<T>&&) = delete;
+template <class Matrix, std::enable_if_t<detail::is_matrix_or_wrong_v<Matrix>, int> = 0>
+BiasMask add_bias(Matrix&& bias) {
+  return add_bias(detail::mask_matrix_view<float>(std::forward<Matrix>(bias)));
+}
 
 }  // namespace attn
