@@ -54,7 +54,5 @@ struct TensorRef {
   }
 };
 
-}
-
 }  // namespace detail
 }  // namespace attn
