@@ -35,34 +35,31 @@ class SequenceStarts {
                                                !std::is_arithmetic_v<std::decay_t<Starts>>,
                                            int> = 0>
   SequenceStarts(Starts&& starts)
-      : query_(std::forward<Starts>(starts)), key_(query_), is_self_(true) {}
+      : query_(std::forward<Starts>(starts)), key_(query_) {}
   SequenceStarts(PerBatch query_starts, PerBatch key_starts)
-      : query_(query_starts), key_(key_starts), is_self_(false) {}
+      : query_(query_starts), key_(key_starts) {}
 
   const PerBatch& query() const { return query_; }
   const PerBatch& key() const { return key_; }
-  /// Whether keys begin where queries do.
-  bool is_self() const { return is_self_; }
 
  private:
   PerBatch query_, key_;
-  bool is_self_;
 };
 
 namespace detail {
 
-template <class A, class Q, class K, class V>
-RaggedCall<A> packed_call(const Q& q, const K& k, const V& v, const SequenceStarts& starts) {
-  RaggedCall<A> ragged;
+template <class Q, class K, class V>
+RaggedCall packed_call(const Q& q, const K& k, const V& v, const SequenceStarts& starts) {
+  RaggedCall ragged;
   ragged.q = input(q);
   ragged.source = KeyValueSource(input(k), input(v));
   ragged.query_starts = starts.query();
   ragged.key_starts = starts.key();
   return ragged;
 }
-template <class A, class Q, class C>
-RaggedCall<A> cached_call(const Q& q, const C& cache, const PerBatch& query_starts) {
-  RaggedCall<A> ragged;
+template <class Q, class C>
+RaggedCall cached_call(const Q& q, const C& cache, const PerBatch& query_starts) {
+  RaggedCall ragged;
   ragged.q = input(q);
   ragged.source = cache.source();
   ragged.query_starts = query_starts;
@@ -107,11 +104,11 @@ void ragged_attention(const Q& q, const K& k, const V& v, O&& out, const Sequenc
                       const M& mask = M(), const AttentionOptions& options = {},
                       const Extra& extra = {}) {
   using A = detail::AccumulationOf<Q, K, V, O>;
-  detail::RaggedCall<A> ragged = detail::packed_call<A>(q, k, v, starts);
+  detail::RaggedCall ragged = detail::packed_call(q, k, v, starts);
   ragged.out = detail::output<O>(out);
-  ragged.extra = detail::ragged_outputs<A>(extra);
   detail::CallShapes shapes("ragged_attention");
-  detail::attend_ragged(shapes, ragged, detail::checked_mask<6>(mask), options);
+  detail::attend_ragged(shapes, ragged, detail::checked_mask<6>(mask), options,
+                        detail::ragged_outputs<A>(extra));
 }
 
 /// The same over a cache: sequence s of the packed queries attends to sequence s of the cache, its
@@ -124,11 +121,11 @@ void ragged_attention(const Q& q, const C& cache, O&& out, const PerBatch& query
                       const M& mask = M(), const AttentionOptions& options = {},
                       const Extra& extra = {}) {
   using A = detail::AccumulationOf<Q, C, O>;
-  detail::RaggedCall<A> ragged = detail::cached_call<A>(q, cache, query_starts);
+  detail::RaggedCall ragged = detail::cached_call(q, cache, query_starts);
   ragged.out = detail::output<O>(out);
-  ragged.extra = detail::ragged_outputs<A>(extra);
   detail::CallShapes shapes("ragged_attention");
-  detail::attend_ragged(shapes, ragged, cache.mask_with(detail::checked_mask<5>(mask)), options);
+  detail::attend_ragged(shapes, ragged, cache.mask_with(detail::checked_mask<5>(mask)), options,
+                        detail::ragged_outputs<A>(extra));
 }
 
 /// How many bytes of options.workspace such a call needs, whatever the type of out, with the
@@ -137,14 +134,14 @@ template <class Q, class K, class V, class M = NoMask>
 std::size_t ragged_workspace_bytes(const Q& q, const K& k, const V& v, const SequenceStarts& starts,
                                    const M& mask = M(), const AttentionOptions& options = {}) {
   detail::CallShapes shapes("ragged_workspace_bytes");
-  return detail::ragged_bytes(shapes, detail::packed_call<double>(q, k, v, starts),
+  return detail::ragged_bytes(shapes, detail::packed_call(q, k, v, starts),
                               detail::checked_mask<5>(mask), options);
 }
 template <class Q, class C, class M = NoMask, std::enable_if_t<detail::is_cache_v<C>, int> = 0>
 std::size_t ragged_workspace_bytes(const Q& q, const C& cache, const PerBatch& query_starts,
                                    const M& mask = M(), const AttentionOptions& options = {}) {
   detail::CallShapes shapes("ragged_workspace_bytes");
-  return detail::ragged_bytes(shapes, detail::cached_call<double>(q, cache, query_starts),
+  return detail::ragged_bytes(shapes, detail::cached_call(q, cache, query_starts),
                               cache.mask_with(detail::checked_mask<4>(mask)), options);
 }
 

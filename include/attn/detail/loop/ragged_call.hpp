@@ -26,10 +26,8 @@ namespace attn {
 namespace detail {
 
 /// Packed queries, and the keys of each sequence: packed too, or those of a cache.
-template <class A>
 struct RaggedCall {
   TensorRef q, out;
-  AttentionOutputs<A> extra;
   KeyValueSource source;
   PerBatch query_starts = 0, key_starts = 0;
   bool is_cached = false;
@@ -67,22 +65,22 @@ inline namespace ATTN_ERRORS {
 
 /// The attention of one sequence, checked.
 template <class A, class M>
-AttentionCall<A> describe_sequence(const CallShapes& shapes, const RaggedCall<A>& ragged, Index s,
-                                   const M& mask, const AttentionOptions& options) {
+AttentionCall<A> describe_sequence(const CallShapes& shapes, const RaggedCall& ragged, Index s,
+                                   const M& mask, const AttentionOptions& options,
+                                   const AttentionOutputs<A>& extra) {
   const Index first = ragged.query_starts[s], count = ragged.query_length(s);
+  const Index batch = ragged.sequences();
   CallShapes call = shapes;
   call.set_sequence(s, count, ragged.key_length(s));
-  AttentionOutputs<A> extra;
-  if (ragged.extra.log_sum_exp.data() != nullptr) {
-    const TensorRef rows = ragged.part(TensorRef(ragged.extra.log_sum_exp), first, count, 1);
-    extra.log_sum_exp =
-        Tensor4<A>(static_cast<A*>(const_cast<void*>(rows.data)), rows.shape, rows.stride);
+  AttentionOutputs<A> part;
+  if (extra.log_sum_exp.data() != nullptr) {
+    const TensorRef rows = ragged.part(TensorRef(extra.log_sum_exp), first, count, 1);
+    part.log_sum_exp = Tensor4<A>(static_cast<A*>(rows.written()), rows.shape, rows.stride);
   }
-  const Index batch = ragged.sequences();
   const PerBatch past = ragged.source.end - count;
   return describe_call<A>(call, ragged.part(ragged.q, first, count, batch), ragged.keys_of(s),
                           ragged.is_cached ? &past : nullptr,
-                          ragged.part(ragged.out, first, count, batch), mask, options, extra);
+                          ragged.part(ragged.out, first, count, batch), mask, options, part);
 }
 
 /// Checks where sequences begin among `total` tokens.
@@ -109,8 +107,7 @@ inline void check_starts(const CallShapes& call, const char* name, const PerBatc
 }
 
 /// Checks the inputs of a call.
-template <class A>
-void check_ragged(CallShapes& call, const RaggedCall<A>& ragged) {
+inline void check_ragged(CallShapes& call, const RaggedCall& ragged) {
   const Shape4 &q = ragged.q.shape, &k = ragged.source.key_shape, &v = ragged.source.value_shape;
   call.add_input("q", ragged.q);
   call.add_input("k", ragged.source.keys, k);
@@ -154,14 +151,14 @@ struct RaggedPlan {
 };
 
 template <class A, class M>
-RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall<A>& ragged, const M& mask,
-                       const AttentionOptions& options) {
+RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall& ragged, const M& mask,
+                       const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   RaggedPlan plan(options.executor, ragged.sequences());
   double work = 0;
   for (Index s = 0; s < ragged.sequences(); ++s) work += ragged.work(s);
   plan.much_work = work / static_cast<double>(plan.concurrency);
   for (Index s = 0; s < ragged.sequences(); ++s) {
-    const AttentionCall<A> call = describe_sequence(shapes, ragged, s, mask, options);
+    const AttentionCall<A> call = describe_sequence(shapes, ragged, s, mask, options, extra);
     const Index items = call.num_items();
     if (items == 0) continue;
     const ScratchBytes bytes = scratch_bytes(call);
@@ -177,24 +174,24 @@ RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall<A>& ragged, co
 
 /// Checks and runs a ragged call.
 template <class A, class M>
-void attend_ragged(CallShapes& shapes, const RaggedCall<A>& ragged, const M& mask,
-                   const AttentionOptions& options) {
+void attend_ragged(CallShapes& shapes, const RaggedCall& ragged, const M& mask,
+                   const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   check_ragged(shapes, ragged);
-  if (ragged.extra.weights.data() != nullptr || ragged.extra.weights.shape() != Shape4{}) {
+  if (extra.weights.data() != nullptr || extra.weights.shape() != Shape4{}) {
     shapes.raise_option(
         "extra.weights must not be set: sequences of different lengths have no common tensor of "
         "weights");
   }
-  check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, ragged.extra);
+  check_outputs(shapes, ragged.q.shape, 0, ragged.source.value_shape.dim, ragged.out, extra);
   check_options<A>(shapes, options);
   for (Index s = 0; s < ragged.sequences(); ++s) {
     if (ragged.source.begin[s] == 0) continue;  // all of it is held
-    require_held_keys(shapes, describe_sequence(shapes, ragged, s, mask, options));
+    require_held_keys(shapes, describe_sequence(shapes, ragged, s, mask, options, extra));
   }
-  const RaggedPlan plan = plan_ragged(shapes, ragged, mask, options);
+  const RaggedPlan plan = plan_ragged(shapes, ragged, mask, options, extra);
   const WorkMemory memory(shapes, options.workspace, plan.total_bytes(), "ragged_workspace_bytes");
   const auto run = [&](Index s, Executor* executor, Index concurrency, void* scratch) {
-    const AttentionCall<A> call = describe_sequence(shapes, ragged, s, mask, options);
+    const AttentionCall<A> call = describe_sequence(shapes, ragged, s, mask, options, extra);
     const Index items = call.num_items();
     if (items == 0) return;
     run_attention(call, executor, (std::min)(concurrency, items), scratch_bytes(call), scratch);
@@ -211,7 +208,7 @@ void attend_ragged(CallShapes& shapes, const RaggedCall<A>& ragged, const M& mas
 
 /// The memory that one accumulation type takes, whatever the lengths of a cache.
 template <class A>
-std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall<A>& ragged,
+std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall& ragged,
                             const AttentionOptions& options) {
   AttentionOptions alone = options;
   alone.executor = nullptr;
@@ -230,7 +227,7 @@ std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall<A>& ragge
 }
 
 template <class M>
-std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall<double>& ragged, const M& mask,
+std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall& ragged, const M& mask,
                          const AttentionOptions& options) {
   check_ragged(shapes, ragged);
   check_options<double>(shapes, options);
@@ -243,14 +240,8 @@ std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall<double>& ragged, c
                    ragged.is_cached ? &past : nullptr, mask, options,
                    (std::numeric_limits<double>::max)());
   }
-  RaggedCall<float> in_float;
-  in_float.q = ragged.q;
-  in_float.source = ragged.source;
-  in_float.query_starts = ragged.query_starts;
-  in_float.key_starts = ragged.key_starts;
-  in_float.is_cached = ragged.is_cached;
-  return (std::max)(ragged_bytes_of(shapes, in_float, options),
-                    ragged_bytes_of(shapes, ragged, options));
+  return (std::max)(ragged_bytes_of<float>(shapes, ragged, options),
+                    ragged_bytes_of<double>(shapes, ragged, options));
 }
 
 }  // namespace ATTN_ERRORS
