@@ -582,9 +582,9 @@ TEST(Bf16WeightsOption, NeedLessThanTwoMebibytes) {
       auto call = detail::describe_call<float>(shapes, detail::TensorRef(q),
                                                {detail::TensorRef(k), detail::TensorRef(v)},
                                                nullptr, detail::TensorRef(), no_mask(), {}, {});
-      call.plan_work(&test::plain_tiles());
-      EXPECT_NE(call.matrix_unit, nullptr);
-      EXPECT_LT(detail::scratch_bytes(call, 1), std::size_t{2} << 20) << dim << ", " << value_dim;
+      detail::plan_work(call, &test::plain_tiles());
+      EXPECT_NE(call.kernels.matrix_unit, nullptr);
+      EXPECT_LT(detail::scratch_bytes(call).total(1), std::size_t{2} << 20) << dim << ", " << value_dim;
     }
   }
 }

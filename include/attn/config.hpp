@@ -32,15 +32,60 @@
 #define ATTN_COLD __attribute__((cold))
 #endif
 
-// The inline namespace of every free function that may raise an error. A program may mix files
-// compiled with and without -fno-exceptions; the linker must not merge their functions.
+// What the code of a file depends on besides its text: whether errors throw or abort, the
+// arithmetic and the instructions that its compiler may use. A program may mix files of many flags,
+// and the linker keeps one body a symbol: so what has a body lies in an inline namespace that is
+// named for them, as ATTN_BUILD, or is always inlined.
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define ATTN_HAS_EXCEPTIONS 1
-#define ATTN_ERRORS errors_throw
+#define ATTN_BUILD_ERRORS throws
 #else
 #define ATTN_HAS_EXCEPTIONS 0
-#define ATTN_ERRORS errors_abort
+#define ATTN_BUILD_ERRORS aborts
 #endif
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#define ATTN_BUILD_MATH fast_math
+#else
+#define ATTN_BUILD_MATH strict_math
+#endif
+#if defined(__AVX512F__)
+#define ATTN_BUILD_VECTORS avx512
+#elif defined(__AVX2__)
+#define ATTN_BUILD_VECTORS avx2
+#elif defined(__AVX__)
+#define ATTN_BUILD_VECTORS avx
+#elif defined(__SSE4_2__)
+#define ATTN_BUILD_VECTORS sse4
+#elif defined(__SSE3__)
+#define ATTN_BUILD_VECTORS sse3
+#else
+#define ATTN_BUILD_VECTORS baseline
+#endif
+// Where the CPU has them, compilers contract to multiply-adds as they optimise.
+#if (defined(__FMA__) || defined(__aarch64__)) && defined(__OPTIMIZE__)
+#define ATTN_BUILD_SUMS contracted
+#else
+#define ATTN_BUILD_SUMS as_written
+#endif
+#define ATTN_JOIN_NAMES(a, b, c, d) a##_##b##_##c##_##d
+#define ATTN_JOIN(a, b, c, d) ATTN_JOIN_NAMES(a, b, c, d)
+#define ATTN_BUILD \
+  ATTN_JOIN(ATTN_BUILD_ERRORS, ATTN_BUILD_MATH, ATTN_BUILD_VECTORS, ATTN_BUILD_SUMS)
+
+// The inline namespace of what the compiled library and the files that use it have in common. They
+// define ATTN_COMPILED (the target attn::compiled does), and find in the library the driver and the
+// kernels that other files compile for themselves; its own source defines ATTN_COMPILING too.
+#if defined(ATTN_COMPILED)
+#define ATTN_ENGINE compiled
+#else
+#define ATTN_ENGINE ATTN_BUILD
+#endif
+#if defined(ATTN_COMPILED) && !defined(ATTN_COMPILING)
+#define ATTN_HAS_ENGINE 0
+#else
+#define ATTN_HAS_ENGINE 1
+#endif
+#define ATTN_ERRORS ATTN_BUILD
 
 namespace attn {
 

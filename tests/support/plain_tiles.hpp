@@ -30,9 +30,9 @@ bool attend_with(const detail::MatrixUnit* unit, Tensor4<const Eigen::bfloat16> 
   detail::CallShapes shapes("attend_with");
   detail::AttentionCall<float> call = detail::describe_call<float>(
       shapes, detail::TensorRef(q), source, past, detail::TensorRef(out), mask, options, extra);
-  call.plan_work(unit);
+  detail::plan_work(call, unit);
   detail::run_attention(shapes, call, options);
-  return call.matrix_unit != nullptr;
+  return call.kernels.matrix_unit != nullptr;
 }
 template <class O, class M = NoMask>
 bool attend_with(const detail::MatrixUnit* unit, Tensor4<const Eigen::bfloat16> q,

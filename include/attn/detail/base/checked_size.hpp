@@ -12,6 +12,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// A number of elements or bytes. What is negative, or was too large for an Index at any step, does
 /// not fit, and nothing computed from it does.
@@ -54,5 +55,6 @@ constexpr Index multiply_unchecked(Index a, Index b) {
   return static_cast<Index>(static_cast<Unsigned>(a) * static_cast<Unsigned>(b));
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -14,6 +14,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 // Special values are recognised by their bits: under -ffast-math a compiler may take comparisons
 // with infinity and NaN for constants.
@@ -99,5 +100,6 @@ A clamp_to(double value) {
   return static_cast<A>(value);
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -9,11 +9,13 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 constexpr Index round_up(Index value, Index multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 constexpr Index ceil_div(Index value, Index divisor) { return (value + divisor - 1) / divisor; }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -11,6 +11,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Hands out pieces of a block of memory, each aligned to a cache line. Over a null block it only
 /// counts, so that one piece of code both sizes and carves.
@@ -37,5 +38,6 @@ class Arena {
   std::size_t used_ = 0;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

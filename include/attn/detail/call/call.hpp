@@ -24,6 +24,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_ENGINE {
 
 /// The sizes of the whole call.
 struct CallSizes {
@@ -54,7 +55,7 @@ struct DropoutRule {
   std::uint64_t threshold = 0;  ///< random bits below it drop; 0: no dropout
   A factor = 1;
 
-  bool applies() const { return threshold != 0; }
+  ATTN_ALWAYS_INLINE bool applies() const { return threshold != 0; }
 };
 
 template <class A>
@@ -62,8 +63,8 @@ struct CallOutputs {
   TensorRef out;
   AttentionOutputs<A> extra;
 
-  bool has_weights() const { return extra.weights.data() != nullptr; }
-  bool has_log_sum_exp() const { return extra.log_sum_exp.data() != nullptr; }
+  ATTN_ALWAYS_INLINE bool has_weights() const { return extra.weights.data() != nullptr; }
+  ATTN_ALWAYS_INLINE bool has_log_sum_exp() const { return extra.log_sum_exp.data() != nullptr; }
 };
 
 /// What computes it.
@@ -90,35 +91,37 @@ struct AttentionCall {
   CallKernels<A> kernels;
   TilePlan plan;
 
-  explicit AttentionCall(const MaskStage<A>& mask_stage) : mask(mask_stage) {}
+  ATTN_ALWAYS_INLINE explicit AttentionCall(const MaskStage<A>& mask_stage) : mask(mask_stage) {}
 
-  Index rows() const { return part.group_heads * sizes.query_length; }
-  Index num_blocks() const { return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block); }
-  Index num_splits() const {
+  ATTN_ALWAYS_INLINE Index rows() const { return part.group_heads * sizes.query_length; }
+  ATTN_ALWAYS_INLINE Index num_blocks() const {
+    return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block);
+  }
+  ATTN_ALWAYS_INLINE Index num_splits() const {
     return (std::max)(Index{1}, ceil_div(sizes.key_length, plan.key_split) - part.first_split);
   }
   /// The groups of all batches.
-  Index num_groups() const { return part.num_batches * part.num_groups; }
+  ATTN_ALWAYS_INLINE Index num_groups() const { return part.num_batches * part.num_groups; }
   /// Work items: blocks of rows, and splits of their keys.
-  Index num_items() const { return num_groups() * num_blocks() * num_splits(); }
+  ATTN_ALWAYS_INLINE Index num_items() const { return num_groups() * num_blocks() * num_splits(); }
   /// Whether partial results are merged: a rule of Sk alone, even where one split is left.
-  bool is_split() const { return sizes.key_length > plan.key_split; }
+  ATTN_ALWAYS_INLINE bool is_split() const { return sizes.key_length > plan.key_split; }
   /// The keys of a split; the first contains all that come before.
-  KeyRange split(Index i) const {
+  ATTN_ALWAYS_INLINE KeyRange split(Index i) const {
     const Index begin = (part.first_split + i) * plan.key_split;
     return {i == 0 ? 0 : begin, (std::min)(sizes.key_length, begin + plan.key_split)};
   }
   /// Room for the keys of a tile, in whole steps of `step`.
-  Index tile_keys(Index step) const {
+  ATTN_ALWAYS_INLINE Index tile_keys(Index step) const {
     return (std::min)(plan.key_tile, round_up(sizes.key_length, step));
   }
 
   /// The sink of a query head, or -infinity.
-  A sink(Index head) const {
+  ATTN_ALWAYS_INLINE A sink(Index head) const {
     return sinks.empty() ? negative_infinity<A>() : static_cast<A>(sinks[head]);
   }
   /// Rows of a group; `group` counts the groups of all batches.
-  RowBlock row_block(Index group, Index first_row, Index count) const {
+  ATTN_ALWAYS_INLINE RowBlock row_block(Index group, Index first_row, Index count) const {
     // Sums with lengths cannot overflow; half a Band's reach, so that open sides stay open.
     constexpr Index kFar = Index{1} << (sizeof(Index) * 8 - 5);
     RowBlock block;
@@ -133,17 +136,18 @@ struct AttentionCall {
     return block;
   }
   /// Block `i` of a group.
-  RowBlock block(Index group, Index i) const {
+  ATTN_ALWAYS_INLINE RowBlock block(Index group, Index i) const {
     const Index first = i * plan.row_block;
     return row_block(group, first, (std::min)(plan.row_block, rows() - first));
   }
   /// The keys that can matter to these rows.
-  KeyRange key_range(const RowBlock& rows) const {
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows) const {
     return mask.key_range(rows, sizes.key_length) &
            KeyRange{source.begin[rows.batch], source.end[rows.batch]};
   }
   /// The rows of the block's group, as `needs` says.
-  KeyValueRows<A> rows_of(const RowBlock& block, const RowNeeds<A>& needs) const {
+  ATTN_ALWAYS_INLINE KeyValueRows<A> rows_of(const RowBlock& block,
+                                             const RowNeeds<A>& needs) const {
     return {source,
             block.batch,
             block.first_head / sizes.heads_per_key,
@@ -154,5 +158,6 @@ struct AttentionCall {
   }
 };
 
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

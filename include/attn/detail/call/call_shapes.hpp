@@ -19,7 +19,7 @@
 
 namespace attn {
 namespace detail {
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// What a tensor is to a call.
 enum class Role : unsigned char { input, output, keep_mask, drop_mask, bias };
@@ -157,6 +157,6 @@ class CallShapes {
   Index query_length_ = 0, key_length_ = 0;
 };
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -30,26 +30,18 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
-/// Chooses the kernels of a call and cuts its work into tiles.
+/// Cuts the work of a call into tiles, for the matrix form if `unit` is not null and the rows are
+/// enough.
 template <class A>
-void choose_kernels(AttentionCall<A>& call, const AttentionOptions& options) {
-  const InstructionSet set = options.instruction_set;
-  CallKernels<A>& kernels = call.kernels;
-  kernels.table = &detail::kernels<A>(set);
-  kernels.widen = &widening(set);
-  const KernelTable<A>& table = *kernels.table;
+void plan_work(AttentionCall<A>& call, const MatrixUnit* unit) {
+  const KernelTable<A>& table = *call.kernels.table;
   const CallSizes& sizes = call.sizes;
   call.plan = plan_tiles(call.rows(), sizes.key_length, sizes.key_dim, sizes.value_dim, table.lanes,
                          table.row_tile);
-  const auto is_bfloat16 = [](const TensorRef& x) {
-    return x.format->type == NumberType::bfloat16;
-  };
-  if (std::is_same_v<A, float> && options.allow_bf16_weights && call.plan.rows_are_lanes &&
-      is_bfloat16(call.q) && is_bfloat16(call.source.keys) && is_bfloat16(call.source.values)) {
-    kernels.matrix_unit = find_matrix_unit(set);
-  }
-  if (kernels.matrix_unit != nullptr) {
+  call.kernels.matrix_unit = call.plan.rows_are_lanes ? unit : nullptr;
+  if (call.kernels.matrix_unit != nullptr) {
     call.plan = plan_matrix_tiles(call.rows(), sizes.key_length, sizes.key_dim, sizes.value_dim,
                                   table.lanes);
   }
@@ -62,7 +54,20 @@ void choose_kernels(AttentionCall<A>& call, const AttentionOptions& options) {
   part.first_split = first_key / call.plan.key_split;
 }
 
-inline namespace ATTN_ERRORS {
+/// Chooses the kernels of a call, and cuts its work into tiles that fit them.
+template <class A>
+void choose_kernels(AttentionCall<A>& call, const AttentionOptions& options) {
+  const InstructionSet set = options.instruction_set;
+  call.kernels.table = &kernels<A>(set);
+  call.kernels.widen = &widening(set);
+  const auto is_bfloat16 = [](const TensorRef& x) {
+    return x.format->type == NumberType::bfloat16;
+  };
+  const bool may_round_weights = options.allow_bf16_weights && std::is_same_v<A, float> &&
+                                 is_bfloat16(call.q) && is_bfloat16(call.source.keys) &&
+                                 is_bfloat16(call.source.values);
+  plan_work(call, may_round_weights ? find_matrix_unit(set) : nullptr);
+}
 
 /// The rules that options follow by themselves, in a call that sums in A.
 template <class A>
@@ -193,6 +198,6 @@ void check_outputs(CallShapes& call, const Shape4& q, Index key_length, Index va
                "log_sum_exp must be [batch of q, heads of q, length of q, 1]");
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -15,8 +15,7 @@
 
 namespace attn {
 namespace detail {
-
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// Refuses queries that see keys which a cache has let go: first_held(b) is the first that it still
 /// holds for batch b. Masks may hide those before.
@@ -62,6 +61,6 @@ void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call) {
   require_held_keys(shapes, call, [&](Index b) { return call.source.begin[b]; });
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -17,8 +17,7 @@
 
 namespace attn {
 namespace detail {
-
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// Gathers what the masks of a call say. One query position p(b, i) = i + offset(b) serves causal
 /// masks, windows, ALiBi and lambdas; the offset comes from, in this order: a causal mask that says
@@ -153,6 +152,6 @@ class MaskChecker {
   bool has_key_lengths_ = false;
 };
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -15,6 +15,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 template <class M, class A, class = void>
 inline constexpr bool has_reapply_v = false;
@@ -34,60 +35,78 @@ void reapply(const M& mask, const ScoreTile<A>& tile) {
   }
 }
 
+}  // namespace ATTN_BUILD
+inline namespace ATTN_ENGINE {
+
+/// What a mask does, its type erased.
+template <class A>
+struct MaskFunctions {
+  bool (*modifies)(const void*);
+  KeyRange (*key_range)(const void*, const RowBlock&, Index);
+  RowRange (*row_range)(const void*, const RowBlock&, KeyRange);
+  Cover (*cover)(const void*, const RowBlock&, KeyRange);
+  void (*modify)(const void*, const ScoreTile<A>&);
+  void (*apply)(const void*, const ScoreTile<A>&);
+  void (*reapply)(const void*, const ScoreTile<A>&);
+};
+
+}  // namespace ATTN_ENGINE
+inline namespace ATTN_BUILD {
+
+template <class A, class M>
+struct MaskFunctionsOf {
+  static const M& as_mask(const void* mask) { return *static_cast<const M*>(mask); }
+
+  static constexpr MaskFunctions<A> kFunctions = {
+      [](const void* mask) { return as_mask(mask).modifies(); },
+      [](const void* mask, const RowBlock& rows, Index key_length) {
+        return as_mask(mask).key_range(rows, key_length);
+      },
+      [](const void* mask, const RowBlock& rows, KeyRange keys) {
+        return as_mask(mask).row_range(rows, keys);
+      },
+      [](const void* mask, const RowBlock& rows, KeyRange keys) {
+        return as_mask(mask).cover(rows, keys);
+      },
+      [](const void* mask, const ScoreTile<A>& tile) { as_mask(mask).modify(tile); },
+      [](const void* mask, const ScoreTile<A>& tile) { as_mask(mask).apply(tile); },
+      [](const void* mask, const ScoreTile<A>& tile) { detail::reapply(as_mask(mask), tile); }};
+};
+
+}  // namespace ATTN_BUILD
+inline namespace ATTN_ENGINE {
+
 template <class A>
 class MaskStage {
  public:
   /// `mask` outlives the stage.
   template <class M>
-  explicit MaskStage(const M& mask) : mask_(&mask), functions_(&kFunctions<M>) {}
+  ATTN_ALWAYS_INLINE explicit MaskStage(const M& mask)
+      : mask_(&mask), functions_(&MaskFunctionsOf<A, M>::kFunctions) {}
 
-  bool modifies() const { return functions_->modifies(mask_); }
-  KeyRange key_range(const RowBlock& rows, Index key_length) const {
+  ATTN_ALWAYS_INLINE bool modifies() const { return functions_->modifies(mask_); }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return functions_->key_range(mask_, rows, key_length);
   }
-  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
     return functions_->row_range(mask_, rows, keys);
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const {
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
     return functions_->cover(mask_, rows, keys);
   }
-  void modify(const ScoreTile<A>& tile) const { functions_->modify(mask_, tile); }
-  void apply(const ScoreTile<A>& tile) const { functions_->apply(mask_, tile); }
-  void reapply(const ScoreTile<A>& tile) const { functions_->reapply(mask_, tile); }
+  ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>& tile) const {
+    functions_->modify(mask_, tile);
+  }
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const { functions_->apply(mask_, tile); }
+  ATTN_ALWAYS_INLINE void reapply(const ScoreTile<A>& tile) const {
+    functions_->reapply(mask_, tile);
+  }
 
  private:
-  struct Functions {
-    bool (*modifies)(const void*);
-    KeyRange (*key_range)(const void*, const RowBlock&, Index);
-    RowRange (*row_range)(const void*, const RowBlock&, KeyRange);
-    Cover (*cover)(const void*, const RowBlock&, KeyRange);
-    void (*modify)(const void*, const ScoreTile<A>&);
-    void (*apply)(const void*, const ScoreTile<A>&);
-    void (*reapply)(const void*, const ScoreTile<A>&);
-  };
-  template <class M>
-  static const M& as(const void* mask) {
-    return *static_cast<const M*>(mask);
-  }
-  template <class M>
-  static constexpr Functions kFunctions = {
-      [](const void* mask) { return as<M>(mask).modifies(); },
-      [](const void* mask, const RowBlock& rows, Index key_length) {
-        return as<M>(mask).key_range(rows, key_length);
-      },
-      [](const void* mask, const RowBlock& rows, KeyRange keys) {
-        return as<M>(mask).row_range(rows, keys);
-      },
-      [](const void* mask, const RowBlock& rows, KeyRange keys) {
-        return as<M>(mask).cover(rows, keys);
-      },
-      [](const void* mask, const ScoreTile<A>& tile) { as<M>(mask).modify(tile); },
-      [](const void* mask, const ScoreTile<A>& tile) { as<M>(mask).apply(tile); },
-      [](const void* mask, const ScoreTile<A>& tile) { detail::reapply(as<M>(mask), tile); }};
-
   const void* mask_;
-  const Functions* functions_;
+  const MaskFunctions<A>* functions_;
 };
 
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

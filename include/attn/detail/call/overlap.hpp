@@ -14,6 +14,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 constexpr bool is_empty(const Shape4& shape) {
   return shape.batch == 0 || shape.heads == 0 || shape.length == 0 || shape.dim == 0;
@@ -123,5 +124,6 @@ inline bool overlaps(const TensorRef& a, const TensorRef& b) {
   return can_bridge(axes, axes + count, bytes / a.element_size());
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

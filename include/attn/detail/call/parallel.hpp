@@ -15,14 +15,13 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// How many workers an executor offers; 1 without one.
 inline Index worker_count(Executor* executor) {
   return executor == nullptr ? 1
                              : (std::max)(Index{1}, static_cast<Index>(executor->concurrency()));
 }
-
-inline namespace ATTN_ERRORS {
 
 /// Calls run(slot, item) once for each item in [0, count), item 0 first; slots lie in [0, workers),
 /// and no two calls share one at the same time. The first exception is rethrown here. Without an
@@ -56,6 +55,6 @@ void for_each_item(Executor* executor, Index workers, Index count, const Run& ru
   context.exception.rethrow();
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -12,6 +12,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_ENGINE {
 
 /// How one group is cut. A pure function of shapes, so that bits depend on shapes alone: never of
 /// the number of threads, the batch size or the contents.
@@ -22,6 +23,9 @@ struct TilePlan {
   Index key_tile = 0;           ///< keys of a tile; tiles begin at multiples of it
   Index key_split = 0;          ///< keys of a work item; a multiple of key_tile
 };
+
+}  // namespace ATTN_ENGINE
+inline namespace ATTN_BUILD {
 
 /// Up to so many keys count as few; see plan_tiles.
 inline constexpr Index kFewKeys = 128;
@@ -74,5 +78,6 @@ inline TilePlan plan_matrix_tiles(Index rows, Index key_length, Index key_dim, I
   return plan;
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

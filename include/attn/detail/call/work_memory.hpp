@@ -17,8 +17,7 @@
 
 namespace attn {
 namespace detail {
-
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// The caller's workspace, or memory of our own for the time of the call.
 class WorkMemory {
@@ -60,6 +59,6 @@ class WorkMemory {
   void* data_ = nullptr;
 };
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

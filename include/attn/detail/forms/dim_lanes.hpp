@@ -23,6 +23,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// One tile of all rows. Queries and outputs are a line a row, padded to whole vectors; so are
 /// scores, whose lines begin at the key tile's first key.
@@ -181,5 +182,6 @@ class DimLanes {
   const FetchedRows<A>* fetched_ = nullptr;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

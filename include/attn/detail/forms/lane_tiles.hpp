@@ -20,6 +20,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 template <class A>
 class LaneTiles {
@@ -166,5 +167,6 @@ class LaneTiles {
   }
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

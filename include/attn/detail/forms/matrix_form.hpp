@@ -30,6 +30,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 class MatrixForm : public LaneTiles<float> {
   using Base = LaneTiles<float>;
@@ -213,5 +214,6 @@ class MatrixForm : public LaneTiles<float> {
   bool may_be_disturbed_ = false;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

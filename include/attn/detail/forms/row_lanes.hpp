@@ -19,6 +19,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 template <class A>
 class RowLanes : public LaneTiles<A> {
@@ -124,5 +125,6 @@ class RowLanes : public LaneTiles<A> {
   Staircase stairs_;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -12,6 +12,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Rows of a block that are computed together, with their queries, softmax state and outputs, which
 /// lie as the form of tile has them. Built once a block.
@@ -59,5 +60,6 @@ Staircase find_staircase(const RowTile<A>& tile, KeyRange keys, Cover cover, Ind
   return stairs;
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -24,6 +24,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// m and l of some rows; o lies as the form of the tile has it.
 template <class A>
@@ -77,5 +78,6 @@ void merge_states(const KernelTable<A>& kernels, Index count, const A* max, cons
   }
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -126,11 +126,6 @@ struct KernelTable {
   bool (*all_finite)(const A* x, Index lines, Index count, Index stride);
 };
 
-/// The kernels that read rows of HalfBits or Bfloat16Bits as they are stored. Only a program that
-/// has such tensors compiles them: TensorRef refers to them.
-template <class Bits>
-const FewRowKernels<float>& few_row_kernels(InstructionSet set);
-
 /// The elements of a mask or bias at the places of some scores: entry i of line l has
 /// first[l * line_stride + i * entry_stride].
 template <class Element>
@@ -152,9 +147,6 @@ struct MaskKernels {
   /// The score of line l, entry i falls by slope * |distance + i - l|.
   void (*slope_scores)(A* scores, Index lines, Index count, Index stride, Index distance, A slope);
 };
-template <class A>
-const MaskKernels<A>& mask_kernels(InstructionSet set);
-
 /// Between 16-bit storage and float.
 struct WidenTable {
   // To float, exactly.

@@ -17,7 +17,8 @@
 #include "attn/detail/call/held_keys.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/call/tile_plan.hpp"
-#include "attn/detail/loop/driver.hpp"
+#include "attn/detail/call/work_memory.hpp"
+#include "attn/detail/loop/run.hpp"
 #include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/masks/concept.hpp"
@@ -25,13 +26,24 @@
 
 namespace attn {
 namespace detail {
-
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 inline void add_inputs(CallShapes& shapes, const TensorRef& q, const KeyValueSource& source) {
   shapes.add_input("q", q);
   shapes.add_input("k", source.keys, source.key_shape);
   shapes.add_input("v", source.values, source.value_shape);
+}
+
+/// Runs a checked call in the memory that the options offer.
+template <class A>
+void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
+                   const AttentionOptions& options) {
+  const Index items = call.num_items();
+  if (items == 0) return;
+  const Index workers = (std::min)(worker_count(options.executor), items);
+  const ScratchBytes bytes = scratch_bytes(call);
+  const WorkMemory memory(shapes, options.workspace, bytes.total(workers));
+  run_attention(call, options.executor, workers, bytes, memory.data());
 }
 
 /// Checks and runs attention of q over `source`. `past`: where a cache says its queries stand.
@@ -93,7 +105,6 @@ std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyV
                     workspace_bytes_of<double>(shapes, q, source, options));
 }
 
-}  // namespace ATTN_ERRORS
-
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

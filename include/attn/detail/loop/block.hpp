@@ -9,6 +9,7 @@
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/loop/engine.hpp"
 #include "attn/detail/loop/walk.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
 #include "attn/detail/steps/keep_scores.hpp"
@@ -18,6 +19,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Attends a block of rows to the keys of `split`; afterwards the states of its tiles hold the
 /// sums.
@@ -67,5 +69,6 @@ void finish_rows(const AttentionCall<A>& call, const Form& form, const RowTile<A
   }
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

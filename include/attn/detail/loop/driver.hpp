@@ -12,19 +12,19 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/call.hpp"
-#include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/forms/dim_lanes.hpp"
 #include "attn/detail/forms/matrix_form.hpp"
 #include "attn/detail/forms/row_lanes.hpp"
 #include "attn/detail/loop/block.hpp"
+#include "attn/detail/loop/engine.hpp"
 #include "attn/detail/loop/splits.hpp"
-#include "attn/options.hpp"
+#include "attn/detail/loop/walk.hpp"
 #include "attn/tile.hpp"
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Calls f(arena -> form): how a form of tile is made, of the kind that the call's plan says.
 template <class A, class F>
@@ -42,14 +42,9 @@ void with_form(const AttentionCall<A>& call, const F& f) {
   f([&](Arena& arena) { return RowLanes<A>(call, arena); });
 }
 
-/// Everything that a call works in: what its workers share, and what each has for itself.
-struct ScratchBytes {
-  std::size_t shared = 0, per_worker = 0;
+}  // namespace ATTN_BUILD
+inline namespace ATTN_ENGINE {
 
-  std::size_t total(Index workers) const {
-    return shared + per_worker * static_cast<std::size_t>(workers);
-  }
-};
 template <class A>
 ScratchBytes scratch_bytes(const AttentionCall<A>& call) {
   ScratchBytes bytes;
@@ -62,9 +57,6 @@ ScratchBytes scratch_bytes(const AttentionCall<A>& call) {
   return bytes;
 }
 
-inline namespace ATTN_ERRORS {
-
-/// Runs a checked call with up to `workers` workers in `memory` of bytes.total(workers).
 template <class A>
 void run_attention(const AttentionCall<A>& call, Executor* executor, Index workers,
                    const ScratchBytes& bytes, void* memory) {
@@ -101,19 +93,18 @@ void run_attention(const AttentionCall<A>& call, Executor* executor, Index worke
   });
 }
 
-/// The same in the memory that the options offer.
 template <class A>
-void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
-                   const AttentionOptions& options) {
-  const Index items = call.num_items();
-  if (items == 0) return;
-  const Index workers = (std::min)(worker_count(options.executor), items);
-  const ScratchBytes bytes = scratch_bytes(call);
-  const WorkMemory memory(shapes, options.workspace, bytes.total(workers));
-  run_attention(call, options.executor, workers, bytes, memory.data());
+void walk_block(const AttentionCall<A>& call, const RowBlock& block, const AnyStep<A>& step,
+                void* memory) {
+  with_form(call, [&](const auto& make_form) {
+    Arena arena(memory);
+    auto form = make_form(arena);
+    form.begin_block(block);
+    walk_tiles(call, block, KeyRange{0, call.sizes.key_length}, call.rows_of(block, form.needs()),
+               form, step);
+  });
 }
 
-}  // namespace ATTN_ERRORS
-
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

@@ -16,8 +16,7 @@
 #include "attn/detail/call/check.hpp"
 #include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/loop/attend.hpp"
-#include "attn/detail/loop/driver.hpp"
-#include "attn/detail/loop/walk.hpp"
+#include "attn/detail/loop/run.hpp"
 #include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/steps/inspect.hpp"
@@ -28,6 +27,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// A matrix of the inspected head, as the tensor of a call in which every batch and head is this
 /// one.
@@ -81,8 +81,6 @@ void summarize(Inspection& result) {
   }
 }
 
-inline namespace ATTN_ERRORS {
-
 /// Fills the steps from raw to masked with what the stages of the kernel compute. All keys are
 /// computed, also those that a mask lets the kernel skip.
 template <class A, class Inspection>
@@ -95,14 +93,7 @@ void inspect_scores(const CallShapes& shapes, const AttentionCall<A>& call, Insp
   const AttentionCall<A> raw = without_scores(call, all_keys);
   const WorkMemory memory(shapes, Workspace(), scratch_bytes(call).total(1));
   for (Index i = 0; i < call.num_blocks(); ++i) {
-    with_form(raw, [&](const auto& make_form) {
-      Arena arena(memory.data());
-      auto form = make_form(arena);
-      const RowBlock block = raw.block(0, i);
-      form.begin_block(block);
-      walk_tiles(raw, block, KeyRange{0, call.sizes.key_length}, raw.rows_of(block, form.needs()),
-                 form, AnyStep<A>(step));
-    });
+    walk_block(raw, raw.block(0, i), AnyStep<A>(step), memory.data());
   }
 }
 
@@ -163,7 +154,6 @@ void inspect_head(const TensorRef& q, const TensorRef& k, const TensorRef& v, In
   result.warnings = inspection_warnings(call, shapes.tensors(), result);
 }
 
-}  // namespace ATTN_ERRORS
-
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

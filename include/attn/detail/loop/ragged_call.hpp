@@ -17,13 +17,14 @@
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/loop/attend.hpp"
-#include "attn/detail/loop/driver.hpp"
+#include "attn/detail/loop/run.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Packed queries, and the keys of each sequence: packed too, or those of a cache.
 struct RaggedCall {
@@ -60,8 +61,6 @@ struct RaggedCall {
     return keys;
   }
 };
-
-inline namespace ATTN_ERRORS {
 
 /// The attention of one sequence, checked.
 template <class A, class M>
@@ -244,6 +243,6 @@ std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall& ragged, const M& 
                     ragged_bytes_of<double>(shapes, ragged, options));
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

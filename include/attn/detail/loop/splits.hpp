@@ -20,6 +20,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// The unmerged states of a split key range: [batch, group, split, row] of (out, max, sum).
 template <class A>
@@ -105,5 +106,6 @@ class SplitMerger {
   const A** parts_;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

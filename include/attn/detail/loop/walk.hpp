@@ -13,6 +13,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Brings the scores of a block of rows, for those of its keys that lie in `split`, to a step.
 ///
@@ -45,28 +46,6 @@ void walk_tiles(const AttentionCall<A>& call, const RowBlock& block, KeyRange sp
   }
 }
 
-/// Any step, behind one pointer: the loop is compiled once a form, not once for each use of it.
-template <class A>
-class AnyStep {
- public:
-  /// `step` outlives this.
-  template <class Step>
-  explicit AnyStep(const Step& step)
-      : step_(&step),
-        run_([](const void* s, const RowTile<A>& tile, const ScoreTile<A>& scores,
-                const FetchedRows<A>& fetched) {
-          (*static_cast<const Step*>(s))(tile, scores, fetched);
-        }) {}
-
-  void operator()(const RowTile<A>& tile, const ScoreTile<A>& scores,
-                  const FetchedRows<A>& fetched) const {
-    run_(step_, tile, scores, fetched);
-  }
-
- private:
-  const void* step_;
-  void (*run_)(const void*, const RowTile<A>&, const ScoreTile<A>&, const FetchedRows<A>&);
-};
-
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -13,6 +13,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// `value` as a T, rounded once (to nearest, ties to even).
 template <class T, class A>
@@ -49,5 +50,6 @@ T convert_element(From value) {
   }
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -17,6 +17,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 template <class T, class A>
 void load_halves(const void* data, Index offset, Index stride, Index count, A* out,
@@ -56,5 +57,6 @@ struct RowFormatOf<Eigen::bfloat16> {
   static constexpr const RowFormat& kFormat = kHalfFormat<Eigen::bfloat16, Bfloat16Bits>;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -12,6 +12,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_ENGINE {
 
 /// Which stored row holds key j: the index map through which the kernel reads caches.
 struct KeyMap {
@@ -28,7 +29,7 @@ struct KeyMap {
   struct Run {
     Index offset, length;
   };
-  Run find(const TensorRef& tensor, Index batch, Index head, Index key) const {
+  ATTN_ALWAYS_INLINE Run find(const TensorRef& tensor, Index batch, Index head, Index key) const {
     const Index rows = tensor.shape.length;
     if (order == Order::pages) {
       const Index row = key % rows, page = pages[batch * page_table_stride + key / rows];
@@ -43,5 +44,6 @@ struct KeyMap {
   }
 };
 
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

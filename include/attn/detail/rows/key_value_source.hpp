@@ -14,6 +14,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_ENGINE {
 
 /// Keys and values as the driver reads them.
 struct KeyValueSource {
@@ -27,7 +28,7 @@ struct KeyValueSource {
 
   KeyValueSource() = default;
   /// Whole tensors.
-  KeyValueSource(const TensorRef& k, const TensorRef& v)
+  ATTN_ALWAYS_INLINE KeyValueSource(const TensorRef& k, const TensorRef& v)
       : keys(k),
         values(v),
         key_shape(k.shape),
@@ -37,7 +38,7 @@ struct KeyValueSource {
         capacity(k.shape.length) {}
 
   /// The same storage with `stored` keys in every sequence, the last of which is key count - 1.
-  KeyValueSource with_length(Index count, Index stored) const {
+  ATTN_ALWAYS_INLINE KeyValueSource with_length(Index count, Index stored) const {
     KeyValueSource result = *this;
     result.length = result.key_shape.length = result.value_shape.length = count;
     result.begin = count - stored;
@@ -46,5 +47,6 @@ struct KeyValueSource {
   }
 };
 
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

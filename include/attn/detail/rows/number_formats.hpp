@@ -14,6 +14,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 template <class T, class A>
 void load_numbers(const void* data, Index offset, Index stride, Index count, A* out,
@@ -35,7 +36,8 @@ constexpr NumberType number_type() {
   return sizeof(T) == 1 ? NumberType::boolean : NumberType::other;
 }
 
-/// A flag is any byte: what is not 0 is true, whatever the type says.
+/// The format of elements of type T. A flag is any byte: what is not 0 is true, whatever the type
+/// says.
 template <class T>
 struct RowFormatOf {
   static_assert(std::is_arithmetic_v<T>,
@@ -76,5 +78,6 @@ template <class A>
 inline constexpr NumberType kPlainType =
     std::is_same_v<A, double> ? NumberType::float64 : NumberType::float32;
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -12,6 +12,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_ENGINE {
 
 /// What the elements are, where somebody reads or writes them without conversion.
 enum class NumberType : unsigned char { float64, float32, float16, bfloat16, boolean, other };
@@ -33,27 +34,24 @@ struct RowFormat {
   /// The few-row kernels that read such rows as they are stored; null: none.
   const FewRowKernels<float>& (*few_row_kernels)(InstructionSet set);
 
-  void load(const void* data, Index offset, Index stride, Index count, float* out,
-            const WidenTable& widen) const {
+  ATTN_ALWAYS_INLINE void load(const void* data, Index offset, Index stride, Index count,
+                               float* out, const WidenTable& widen) const {
     load_float(data, offset, stride, count, out, widen);
   }
-  void load(const void* data, Index offset, Index stride, Index count, double* out,
-            const WidenTable& widen) const {
+  ATTN_ALWAYS_INLINE void load(const void* data, Index offset, Index stride, Index count,
+                               double* out, const WidenTable& widen) const {
     load_double(data, offset, stride, count, out, widen);
   }
-  void store(void* data, Index offset, Index stride, Index count, const float* in,
-             Index in_stride) const {
+  ATTN_ALWAYS_INLINE void store(void* data, Index offset, Index stride, Index count,
+                                const float* in, Index in_stride) const {
     store_float(data, offset, stride, count, in, in_stride);
   }
-  void store(void* data, Index offset, Index stride, Index count, const double* in,
-             Index in_stride) const {
+  ATTN_ALWAYS_INLINE void store(void* data, Index offset, Index stride, Index count,
+                                const double* in, Index in_stride) const {
     store_double(data, offset, stride, count, in, in_stride);
   }
 };
 
-/// The format of elements of type T, specialised where it can be stored.
-template <class T>
-struct RowFormatOf;
-
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

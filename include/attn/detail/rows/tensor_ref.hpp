@@ -18,6 +18,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_ENGINE {
 
 /// A view of any element type. The strides of axes that do not step are 0, whatever the view said.
 struct TensorRef {
@@ -28,7 +29,7 @@ struct TensorRef {
 
   TensorRef() = default;
   template <class T>
-  explicit TensorRef(const Tensor4<T>& view)
+  ATTN_ALWAYS_INLINE explicit TensorRef(const Tensor4<T>& view)
       : data(view.data()),
         format(&RowFormatOf<std::remove_const_t<T>>::kFormat),
         shape(view.shape()),
@@ -36,23 +37,24 @@ struct TensorRef {
                shape.length > 1 ? view.stride().length : 0, shape.dim > 1 ? view.stride().dim : 0} {
   }
 
-  Index element_size() const { return format->element_size; }
-  Index offset(Index b, Index h, Index i, Index d) const {
+  ATTN_ALWAYS_INLINE Index element_size() const { return format->element_size; }
+  ATTN_ALWAYS_INLINE Index offset(Index b, Index h, Index i, Index d) const {
     return b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim;
   }
-  const void* at(Index element_offset) const {
+  ATTN_ALWAYS_INLINE const void* at(Index element_offset) const {
     return static_cast<const char*>(data) + element_offset * element_size();
   }
   /// Of an output.
-  void* written() const { return const_cast<void*>(data); }
+  ATTN_ALWAYS_INLINE void* written() const { return const_cast<void*>(data); }
 
-  bool has_contiguous_rows() const { return stride.dim == 1 || shape.dim == 1; }
+  ATTN_ALWAYS_INLINE bool has_contiguous_rows() const { return stride.dim == 1 || shape.dim == 1; }
   /// Whether rows can be read or written in place, as contiguous elements of A.
   template <class A>
-  bool has_plain_rows() const {
+  ATTN_ALWAYS_INLINE bool has_plain_rows() const {
     return format->type == kPlainType<A> && has_contiguous_rows();
   }
 };
 
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

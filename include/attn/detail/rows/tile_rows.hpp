@@ -21,6 +21,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// How rows are fetched.
 enum class Fetch : unsigned char {
@@ -184,5 +185,6 @@ class KeyValueRows {
   const WidenTable& widen_;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -20,6 +20,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// `count` rows of `tensor` from an element offset on, tensor.stride.length apart, in the
 /// accumulation type and contiguous.
@@ -118,5 +119,6 @@ void store_columns(const TensorRef& tensor, Index offset, Index count, const A* 
   }
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

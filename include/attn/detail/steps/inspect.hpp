@@ -19,6 +19,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Where the stages of scores are kept: [B, Hq, Sq, Sk] each.
 template <class A>
@@ -88,5 +89,6 @@ AttentionCall<A> without_scores(const AttentionCall<A>& call, const M& no_mask) 
   return raw;
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -19,6 +19,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Warns of numbers in one head's rows of q, k or v that are infinite or NaN. `is_seen(row)`:
 /// whether the row can reach the output.
@@ -150,8 +151,6 @@ inline void warn_of_bias(const MaskTensor& mask, std::vector<std::string>& warni
   }
 }
 
-inline namespace ATTN_ERRORS {
-
 /// `tensors`: those of the call, masks among them.
 template <class A, class Inspection>
 std::vector<std::string> inspection_warnings(const AttentionCall<A>& call,
@@ -214,6 +213,6 @@ std::vector<std::string> inspection_warnings(const AttentionCall<A>& call,
   return warnings;
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

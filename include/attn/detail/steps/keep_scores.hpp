@@ -21,6 +21,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Writes the scores or weights of a tile to their places in a tensor [B, Hq, Sq, Sk].
 template <class A>
@@ -96,5 +97,6 @@ class KeepScoresStep {
   Next next_;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

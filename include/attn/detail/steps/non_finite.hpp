@@ -17,6 +17,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// o += weight * value for the values that are infinite or NaN, and for live weights alone.
 template <class A, class Form>
@@ -48,5 +49,6 @@ class NonFiniteStep {
   Form& form_;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

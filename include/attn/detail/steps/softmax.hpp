@@ -16,6 +16,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Drops weights at random and scales the others up.
 template <class A>
@@ -49,5 +50,6 @@ class SoftmaxStep {
   Form& form_;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn
