@@ -46,13 +46,13 @@ class GroupedQueryAttention {
                                            const LinearWeights<T>& key,
                                            const LinearWeights<T>& value,
                                            const LinearWeights<T>& output)
-      : GroupedQueryAttention(kNames, config, 0, query, key, value, output) {}
+      : GroupedQueryAttention("GroupedQueryAttention", config, 0, query, key, value, output) {}
 
   /// With weights of its own: the same for the same seed on every machine. Throws: OptionError.
   ATTN_ALWAYS_INLINE GroupedQueryAttention(
       const AttentionConfig& config, std::uint64_t seed,
       Initialization initialization = Initialization::linear_uniform)
-      : GroupedQueryAttention(kNames, config, 0, seed, initialization) {}
+      : GroupedQueryAttention("GroupedQueryAttention", config, 0, seed, initialization) {}
 
   /// Self-attention: out = the layer's formula with query = key = value = x.
   ///
@@ -78,7 +78,7 @@ class GroupedQueryAttention {
         is_mask_v<M>,
         "attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention), or "
         "the third of query, key, value");
-    detail::run_layer(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
+    detail::run_layer(name_, weights_, detail::layer_inputs<T>(x, x, x, true),
                       detail::layer_output<T>(out), mask, options, extra, rotary);
   }
 
@@ -97,7 +97,7 @@ class GroupedQueryAttention {
                                   const M& mask = M(), const AttentionOptions& options = {},
                                   const AttentionOutputs<Accumulation>& extra = {}) const {
     static_assert(is_mask_v<M>, "attn: argument 5 of forward must be a mask of attn/mask.hpp");
-    detail::run_layer(names_, weights_, detail::layer_inputs<T>(query, key, value, false),
+    detail::run_layer(name_, weights_, detail::layer_inputs<T>(query, key, value, false),
                       detail::layer_output<T>(out), mask, options, extra);
   }
 
@@ -106,7 +106,7 @@ class GroupedQueryAttention {
   template <class X, class M = NoMask, std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
   ATTN_ALWAYS_INLINE std::size_t workspace_bytes(const X& x, const M& mask = M(),
                                                  const AttentionOptions& options = {}) const {
-    return detail::layer_workspace_bytes(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
+    return detail::layer_workspace_bytes(name_, weights_, detail::layer_inputs<T>(x, x, x, true),
                                          mask, options);
   }
   template <class Q, class K, class V, class M = NoMask,
@@ -115,7 +115,7 @@ class GroupedQueryAttention {
                                                  const M& mask = M(),
                                                  const AttentionOptions& options = {}) const {
     return detail::layer_workspace_bytes(
-        names_, weights_, detail::layer_inputs<T>(query, key, value, false), mask, options);
+        name_, weights_, detail::layer_inputs<T>(query, key, value, false), mask, options);
   }
 
   /// Decoding: projects x, turns queries and keys to their positions, appends keys and values to
@@ -141,9 +141,8 @@ class GroupedQueryAttention {
     static_assert(is_mask_v<M>, "attn: argument 4 of step must be a mask of attn/mask.hpp");
     static_assert(!std::is_const_v<Cache>, "attn: step appends to its cache; attend does not");
     detail::require_cache<T, Cache>();
-    detail::run_cached(names_.step, names_.step_workspace_bytes, weights_,
-                       detail::layer_inputs<T>(x, x, x, true), cache, detail::layer_output<T>(out),
-                       mask, options, rotary);
+    detail::run_cached(name_, "step", weights_, detail::layer_inputs<T>(x, x, x, true), cache,
+                       detail::layer_output<T>(out), mask, options, rotary);
   }
 
   /// Attends to a cache without appending: cross-attention to what append has stored, or a layer
@@ -157,7 +156,7 @@ class GroupedQueryAttention {
     detail::require_cache<T, Cache>();
     const Tensor4<T> no_key(nullptr, Shape4{x.shape().batch, 1, 0, config().key_input_dim});
     const Tensor4<T> no_value(nullptr, Shape4{x.shape().batch, 1, 0, config().value_input_dim});
-    detail::run_cached(names_.attend, names_.step_workspace_bytes, weights_,
+    detail::run_cached(name_, "attend", weights_,
                        detail::layer_inputs<T>(x, no_key, no_value, true), cache,
                        detail::layer_output<T>(out), mask, options, rotary);
   }
@@ -172,7 +171,7 @@ class GroupedQueryAttention {
                                  const RotaryEmbedding* rotary = nullptr) const {
     detail::require_cache<T, Cache>();
     const Tensor4<T> nothing(nullptr, Shape4{key.shape().batch, 1, 0, config().model_dim});
-    detail::run_cached(names_.append, names_.step_workspace_bytes, weights_,
+    detail::run_cached(name_, "append", weights_,
                        detail::layer_inputs<T>(nothing, key, value, false), cache, nothing,
                        no_mask(), options, rotary);
   }
@@ -183,7 +182,7 @@ class GroupedQueryAttention {
                                                       const M& mask = M(),
                                                       const AttentionOptions& options = {}) const {
     detail::require_cache<T, Cache>();
-    return detail::step_workspace_bytes(names_, weights_, detail::layer_inputs<T>(x, x, x, true),
+    return detail::step_workspace_bytes(name_, weights_, detail::layer_inputs<T>(x, x, x, true),
                                         cache, mask, options);
   }
 
@@ -205,36 +204,26 @@ class GroupedQueryAttention {
 
  protected:
   /// For the classes that fix the number of key and value heads; 0: any.
-  ATTN_ALWAYS_INLINE GroupedQueryAttention(const detail::LayerNames& names,
-                                           const AttentionConfig& config, Index kv_heads,
-                                           const LinearWeights<T>& query,
+  ATTN_ALWAYS_INLINE GroupedQueryAttention(const char* name, const AttentionConfig& config,
+                                           Index kv_heads, const LinearWeights<T>& query,
                                            const LinearWeights<T>& key,
                                            const LinearWeights<T>& value,
                                            const LinearWeights<T>& output)
-      : names_(names),
-        weights_(detail::view_weights(names.layer,
-                                      detail::resolve_config(names.layer, config, kv_heads), query,
+      : name_(name),
+        weights_(detail::view_weights(name, detail::resolve_config(name, config, kv_heads), query,
                                       key, value, output)) {}
-  ATTN_ALWAYS_INLINE GroupedQueryAttention(const detail::LayerNames& names,
-                                           const AttentionConfig& config, Index kv_heads,
-                                           std::uint64_t seed, Initialization initialization)
-      : names_(names),
-        weights_(detail::draw_weights<T>(detail::resolve_config(names.layer, config, kv_heads),
-                                         seed, initialization, owned_)) {}
+  ATTN_ALWAYS_INLINE GroupedQueryAttention(const char* name, const AttentionConfig& config,
+                                           Index kv_heads, std::uint64_t seed,
+                                           Initialization initialization)
+      : name_(name),
+        weights_(detail::draw_weights<T>(detail::resolve_config(name, config, kv_heads), seed,
+                                         initialization, owned_)) {}
 
  private:
   template <class>
   friend class AttentionBlock;
 
-  static constexpr detail::LayerNames kNames = {"GroupedQueryAttention",
-                                                "GroupedQueryAttention::forward",
-                                                "GroupedQueryAttention::workspace_bytes",
-                                                "GroupedQueryAttention::step",
-                                                "GroupedQueryAttention::attend",
-                                                "GroupedQueryAttention::append",
-                                                "GroupedQueryAttention::step_workspace_bytes"};
-
-  detail::LayerNames names_;
+  const char* name_;               // of the class, as errors spell it
   detail::OwnedWeights<T> owned_;  // before weights_, which may view it
   detail::LayerWeights<T> weights_;
 };
@@ -248,11 +237,13 @@ class MultiHeadAttention : public GroupedQueryAttention<T> {
                                         const LinearWeights<T>& query, const LinearWeights<T>& key,
                                         const LinearWeights<T>& value,
                                         const LinearWeights<T>& output)
-      : GroupedQueryAttention<T>(kNames, config, config.num_heads, query, key, value, output) {}
+      : GroupedQueryAttention<T>("MultiHeadAttention", config, config.num_heads, query, key, value,
+                                 output) {}
   ATTN_ALWAYS_INLINE MultiHeadAttention(
       const AttentionConfig& config, std::uint64_t seed,
       Initialization initialization = Initialization::linear_uniform)
-      : GroupedQueryAttention<T>(kNames, config, config.num_heads, seed, initialization) {}
+      : GroupedQueryAttention<T>("MultiHeadAttention", config, config.num_heads, seed,
+                                 initialization) {}
   ATTN_ALWAYS_INLINE MultiHeadAttention(
       Index model_dim, Index num_heads, std::uint64_t seed,
       Initialization initialization = Initialization::linear_uniform)
@@ -265,13 +256,6 @@ class MultiHeadAttention : public GroupedQueryAttention<T> {
     config.num_heads = num_heads;
     return config;
   }
-  static constexpr detail::LayerNames kNames = {"MultiHeadAttention",
-                                                "MultiHeadAttention::forward",
-                                                "MultiHeadAttention::workspace_bytes",
-                                                "MultiHeadAttention::step",
-                                                "MultiHeadAttention::attend",
-                                                "MultiHeadAttention::append",
-                                                "MultiHeadAttention::step_workspace_bytes"};
 };
 
 /// Multi-query attention (N. Shazeer 2019): all query heads share one key and one value head,
@@ -283,20 +267,13 @@ class MultiQueryAttention : public GroupedQueryAttention<T> {
                                          const LinearWeights<T>& query, const LinearWeights<T>& key,
                                          const LinearWeights<T>& value,
                                          const LinearWeights<T>& output)
-      : GroupedQueryAttention<T>(kNames, config, 1, query, key, value, output) {}
+      : GroupedQueryAttention<T>("MultiQueryAttention", config, 1, query, key, value, output) {}
   ATTN_ALWAYS_INLINE MultiQueryAttention(
       const AttentionConfig& config, std::uint64_t seed,
       Initialization initialization = Initialization::linear_uniform)
-      : GroupedQueryAttention<T>(kNames, config, 1, seed, initialization) {}
+      : GroupedQueryAttention<T>("MultiQueryAttention", config, 1, seed, initialization) {}
 
  private:
-  static constexpr detail::LayerNames kNames = {"MultiQueryAttention",
-                                                "MultiQueryAttention::forward",
-                                                "MultiQueryAttention::workspace_bytes",
-                                                "MultiQueryAttention::step",
-                                                "MultiQueryAttention::attend",
-                                                "MultiQueryAttention::append",
-                                                "MultiQueryAttention::step_workspace_bytes"};
 };
 
 }  // namespace attn

@@ -24,6 +24,19 @@ inline namespace ATTN_BUILD {
 /// What a tensor is to a call.
 enum class Role : unsigned char { input, output, keep_mask, drop_mask, bias };
 
+/// How error texts spell a function. The text is made only where an error is raised.
+struct FunctionName {
+  const char* owner = nullptr;  ///< its class; null: none
+  const char* name;
+
+  FunctionName(const char* name_) : name(name_) {}
+  FunctionName(const char* owner_, const char* name_) : owner(owner_), name(name_) {}
+
+  ATTN_COLD std::string text() const {
+    return owner == nullptr ? std::string(name) : std::string(owner) + "::" + name;
+  }
+};
+
 struct NamedTensor {
   const char* name = nullptr;
   TensorRef tensor;
@@ -35,7 +48,7 @@ struct NamedTensor {
 /// shape. No text is built unless something is wrong.
 class CallShapes {
  public:
-  explicit CallShapes(const char* function) : function_(function) {}
+  explicit CallShapes(const FunctionName& function) : function_(function) {}
 
   /// Adds an input, validates its extents and pointer, and tests it against the outputs so far.
   void add_input(const char* name, const TensorRef& tensor) {
@@ -138,7 +151,7 @@ class CallShapes {
   }
 
   ATTN_COLD std::string message(const std::string& rule) const {
-    std::string text = std::string(function_) + ": " + rule + "; got ";
+    std::string text = function_.text() + ": " + rule + "; got ";
     for (int i = 0; i < count_; ++i) {
       if (i > 0) text += ", ";
       text += describe(tensors_[i].name, tensors_[i].shape);
@@ -150,7 +163,7 @@ class CallShapes {
     return text;
   }
 
-  const char* function_;
+  FunctionName function_;
   NamedTensor tensors_[kMaxTensors];
   int count_ = 0;
   Index sequence_ = -1;  // all batches

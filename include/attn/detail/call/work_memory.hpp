@@ -24,7 +24,7 @@ class WorkMemory {
  public:
   /// `query`: the function that tells how many bytes such a call needs.
   WorkMemory(const CallShapes& call, const Workspace& workspace, std::size_t bytes,
-             const char* query = "attention_workspace_bytes") {
+             const FunctionName& query = "attention_workspace_bytes") {
     if (workspace.data == nullptr && workspace.bytes != 0) {
       call.raise_option("options.workspace is null, but says that it holds " +
                         std::to_string(workspace.bytes) + " bytes");
@@ -40,8 +40,8 @@ class WorkMemory {
         reinterpret_cast<std::uintptr_t>(workspace.data) % Arena::kAlignment;
     const std::size_t skip = misaligned == 0 ? 0 : Arena::kAlignment - misaligned;
     if (workspace.bytes < bytes + skip) {
-      call.raise_option(std::string("options.workspace is too small: ") + query + " asks for " +
-                        std::to_string(bytes + Arena::kAlignment) + " bytes, got " +
+      call.raise_option(std::string("options.workspace is too small: ") + query.text() +
+                        " asks for " + std::to_string(bytes + Arena::kAlignment) + " bytes, got " +
                         std::to_string(workspace.bytes));
     }
     data_ = static_cast<char*>(workspace.data) + skip;

@@ -22,24 +22,19 @@
 namespace attn {
 namespace detail {
 
-/// A named layer: what its errors call it.
-struct LayerNames {
-  const char *layer, *forward, *workspace_bytes, *step, *attend, *append, *step_workspace_bytes;
-};
-
 inline namespace ATTN_ERRORS {
 
-/// A whole forward pass.
+/// A whole forward pass of a layer of class `name`.
 template <class T, class M>
-void run_layer(const LayerNames& names, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
+void run_layer(const char* name, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
                const Tensor4<T>& out, const M& mask, const AttentionOptions& options,
                const AttentionOutputs<AccumulationType<T>>& extra,
                const RotaryEmbedding* rotary = nullptr) {
-  LayerPass<T> pass(names.forward, layer, inputs);
+  LayerPass<T> pass({name, "forward"}, layer, inputs);
   pass.set_outputs(out, extra);
   pass.prepare(mask, options);
   if (rotary != nullptr) pass.require_rotary(*rotary);
-  pass.allocate(names.workspace_bytes);
+  pass.allocate({name, "workspace_bytes"});
   pass.project_inputs();
   if (rotary != nullptr) pass.rotate(*rotary, 0);
   pass.attend();
@@ -47,10 +42,10 @@ void run_layer(const LayerNames& names, const LayerWeights<T>& layer, const Laye
 }
 
 template <class T, class M>
-std::size_t layer_workspace_bytes(const LayerNames& names, const LayerWeights<T>& layer,
+std::size_t layer_workspace_bytes(const char* name, const LayerWeights<T>& layer,
                                   const LayerInputs<T>& inputs, const M& mask,
                                   const AttentionOptions& options) {
-  LayerPass<T> pass(names.workspace_bytes, layer, inputs);
+  LayerPass<T> pass({name, "workspace_bytes"}, layer, inputs);
   pass.prepare(mask, options);
   return pass.bytes() + Arena::kAlignment;
 }
@@ -58,15 +53,15 @@ std::size_t layer_workspace_bytes(const LayerNames& names, const LayerWeights<T>
 /// A pass over a cache. What there is of keys is appended to it, and the queries, if any, attend to
 /// all it holds then. Everything is checked before anything is appended.
 template <class T, class Cache, class M>
-void run_cached(const char* function, const char* workspace_bytes, const LayerWeights<T>& layer,
+void run_cached(const char* name, const char* function, const LayerWeights<T>& layer,
                 const LayerInputs<T>& inputs, Cache& cache, const Tensor4<T>& out, const M& mask,
                 const AttentionOptions& options, const RotaryEmbedding* rotary) {
   const auto& whole_mask = cache.mask_with(mask);
-  LayerPass<T> pass(function, layer, inputs);
+  LayerPass<T> pass({name, function}, layer, inputs);
   pass.set_outputs(out, {});
   pass.prepare_cached(cache, whole_mask, options);
   if (rotary != nullptr) pass.require_rotary(*rotary);
-  pass.allocate(workspace_bytes);
+  pass.allocate({name, "step_workspace_bytes"});
   pass.project_inputs();
   if (rotary != nullptr) pass.rotate(*rotary, cache.lengths());
   if constexpr (!std::is_const_v<Cache>) {
@@ -78,10 +73,10 @@ void run_cached(const char* function, const char* workspace_bytes, const LayerWe
 }
 
 template <class T, class Cache, class M>
-std::size_t step_workspace_bytes(const LayerNames& names, const LayerWeights<T>& layer,
+std::size_t step_workspace_bytes(const char* name, const LayerWeights<T>& layer,
                                  const LayerInputs<T>& inputs, const Cache& cache, const M& mask,
                                  const AttentionOptions& options) {
-  LayerPass<T> pass(names.step_workspace_bytes, layer, inputs);
+  LayerPass<T> pass({name, "step_workspace_bytes"}, layer, inputs);
   pass.prepare_cached(cache, cache.mask_with(mask), options);
   return pass.bytes() + Arena::kAlignment;
 }

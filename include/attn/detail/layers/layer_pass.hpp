@@ -71,7 +71,8 @@ class LayerPass {
   using A = AccumulationType<T>;
 
   /// Checks the inputs. `layer` outlives the pass.
-  LayerPass(const char* function, const LayerWeights<T>& layer, const LayerInputs<T>& inputs)
+  LayerPass(const FunctionName& function, const LayerWeights<T>& layer,
+            const LayerInputs<T>& inputs)
       : shapes_(function), layer_(layer), inputs_(inputs) {
     const AttentionConfig& config = layer.config;
     const Tensor4<const T>&query = inputs.query, &key = inputs.key, &value = inputs.value;
@@ -179,7 +180,7 @@ class LayerPass {
     take_activations(arena);
     return arena.used() + scratch_bytes();
   }
-  void allocate(const char* query) {
+  void allocate(const FunctionName& query) {
     memory_.emplace(shapes_, options_.workspace, bytes(), query);
     Arena arena(memory_->data());
     const Activations activations = take_activations(arena);
