@@ -118,10 +118,10 @@ void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
   pass.project_inputs();
   pass.attend();
   if (options.dropout.probability > 0) {
-    drop_features(pass.heads(), options.dropout, options.executor);
+    drop_features(pass.heads(), options.dropout, pass.executor());
   }
   pass.project_output();
-  add_and_normalize(out, inputs.query, settings.norm, options.executor);
+  add_and_normalize(out, inputs.query, settings.norm, pass.executor());
 }
 
 }  // namespace ATTN_ERRORS

@@ -8,6 +8,7 @@
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
+#include "attn/detail/call/parallel.hpp"
 #include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/projection/linear_call.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
@@ -77,8 +78,9 @@ void run_linear(const TensorRef& x, const LinearWeights<T>& weights, const Tenso
   check_linear(shapes, x, weights, out, options);
   const LinearCalls<A, 1> product{{linear_call<A>(x, weights, out, options.instruction_set)}};
   if (product.items() == 0) return;
-  const WorkMemory memory(shapes, Workspace{}, product.bytes(product.workers(options.executor)));
-  product.run(options.executor, memory.data());
+  const Index workers = product.workers(worker_count(options.executor));
+  const WorkMemory memory(shapes, Workspace{}, product.bytes(workers));
+  product.run(options.executor, workers, memory.data());
 }
 
 }  // namespace ATTN_ERRORS

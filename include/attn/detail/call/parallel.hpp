@@ -23,6 +23,26 @@ inline Index worker_count(Executor* executor) {
                              : (std::max)(Index{1}, static_cast<Index>(executor->concurrency()));
 }
 
+/// The executor of a call that runs in several stages, asked once how many tasks it takes at a
+/// time: scratch is sized by the answer, and a second one might differ.
+class SettledExecutor final : public Executor {
+ public:
+  explicit SettledExecutor(Executor* executor)
+      : executor_(executor), concurrency_(static_cast<int>(worker_count(executor))) {}
+
+  /// What the stages use; null if there is no executor.
+  Executor* get() { return executor_ == nullptr ? nullptr : this; }
+
+  int concurrency() const override { return concurrency_; }
+  void parallel_for(Index count, void (*task)(void* context, Index index), void* context) override {
+    executor_->parallel_for(count, task, context);
+  }
+
+ private:
+  Executor* executor_;
+  int concurrency_;
+};
+
 /// Calls run(slot, item) once for each item in [0, count), item 0 first; slots lie in [0, workers),
 /// and no two calls share one at the same time. The first exception is rethrown here. Without an
 /// executor: a plain loop.

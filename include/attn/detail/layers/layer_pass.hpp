@@ -22,9 +22,11 @@
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
 #include "attn/detail/call/overlap.hpp"
+#include "attn/detail/call/parallel.hpp"
 #include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/projection/linear_call.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/executor.hpp"
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/rms_norm.hpp"
@@ -195,14 +197,14 @@ class LayerPass {
   }
 
   void project_inputs() const {
-    in_.run(options_.executor, scratch_);
-    if (layer_.query_norm) rms_norm(queries(), *layer_.query_norm, queries(), options_.executor);
-    if (layer_.key_norm) rms_norm(keys(), *layer_.key_norm, keys(), options_.executor);
+    run(in_);
+    if (layer_.query_norm) rms_norm(queries(), *layer_.query_norm, queries(), executor());
+    if (layer_.key_norm) rms_norm(keys(), *layer_.key_norm, keys(), executor());
   }
   /// Turns the queries to the positions that the masks see, and the keys to theirs.
   void rotate(const RotaryEmbedding& rotary, const PerBatch& first_key) const {
-    rotary.apply(queries(), call_->offset, options_.executor);
-    if (inputs_.key.length() > 0) rotary.apply(keys(), first_key, options_.executor);
+    rotary.apply(queries(), call_->offset, executor());
+    if (inputs_.key.length() > 0) rotary.apply(keys(), first_key, executor());
   }
   /// The projected queries, keys and values, head by head.
   Tensor4<T> queries() const {
@@ -231,7 +233,9 @@ class LayerPass {
     const TensorRef& rows = output_.call[0].x;
     return Tensor4<T>(static_cast<T*>(const_cast<void*>(rows.data)), rows.shape, rows.stride);
   }
-  void project_output() const { output_.run(options_.executor, scratch_); }
+  void project_output() const { run(output_); }
+  /// Who runs the stages.
+  Executor* executor() const { return options_.executor; }
 
  private:
   struct Activations {
@@ -241,13 +245,15 @@ class LayerPass {
   template <class M>
   void describe(const KeyValueSource& source, const PerBatch* past, const M& mask,
                 const AttentionOptions& options) {
+    executor_.emplace(options.executor);
     options_ = options;
+    options_.executor = executor_->get();
     const TensorRef q(queries());
     const TensorRef o(
         bshd(static_cast<T*>(nullptr),
              Shape4{q.shape.batch, q.shape.heads, q.shape.length, layer_.config.value_dim}));
-    call_.emplace(describe_call<A>(shapes_, q, source, past, o, mask, options, extra_));
-    attention_bytes_ = workspace_bytes_of<A>(shapes_, q, source, options);
+    call_.emplace(describe_call<A>(shapes_, q, source, past, o, mask, options_, extra_));
+    attention_bytes_ = workspace_bytes_of<A>(shapes_, q, source, options_);
     const InstructionSet set = options.instruction_set;
     in_.call[0] = linear_call<A>(TensorRef(inputs_.query), layer_.query, rows_of(q), set);
     in_.call[1] =
@@ -279,8 +285,13 @@ class LayerPass {
   }
   /// The stages run one after the other in the same scratch.
   std::size_t scratch_bytes() const {
-    return (std::max)({in_.bytes(in_.workers(options_.executor)), attention_bytes_,
-                       output_.bytes(output_.workers(options_.executor))});
+    const Index offered = worker_count(executor());
+    return (std::max)({in_.bytes(in_.workers(offered)), attention_bytes_,
+                       output_.bytes(output_.workers(offered))});
+  }
+  template <std::size_t kCount>
+  void run(const LinearCalls<A, kCount>& products) const {
+    products.run(executor(), products.workers(worker_count(executor())), scratch_);
   }
 
   void require_dim(const char* name, const Tensor4<const T>& tensor, const char* dim_name,
@@ -302,7 +313,8 @@ class LayerPass {
   LayerInputs<T> inputs_;
   Tensor4<T> out_;
   AttentionOutputs<A> extra_;
-  AttentionOptions options_;
+  std::optional<SettledExecutor> executor_;
+  AttentionOptions options_;  // the caller's, but for the executor
   bool is_cached_ = false;
   std::optional<AttentionCall<A>> call_;
   std::size_t attention_bytes_ = 0;

@@ -38,15 +38,16 @@ struct LinearCalls {
     for (const LinearCall<A>& c : call) take_tokens(c, shared);
     return shared.used() + per_worker() * static_cast<std::size_t>(workers);
   }
-  Index workers(Executor* executor) const { return (std::min)(worker_count(executor), items()); }
+  /// Of those that an executor offers.
+  Index workers(Index offered) const { return (std::min)(offered, items()); }
 
-  /// In `memory` of bytes(workers(executor)).
-  void run(Executor* executor, void* memory) const {
+  /// In `memory` of bytes(workers).
+  void run(Executor* executor, Index workers, void* memory) const {
     Arena shared(memory);
     const A* converted[kCount];
     for (std::size_t i = 0; i < kCount; ++i) converted[i] = convert_tokens(call[i], shared);
     const std::size_t step = per_worker();
-    for_each_item(executor, workers(executor), items(), [&](Index slot, Index item) {
+    for_each_item(executor, workers, items(), [&](Index slot, Index item) {
       std::size_t i = 0;
       for (; item >= call[i].items(); ++i) item -= call[i].items();
       Arena arena(static_cast<char*>(memory) + shared.used() +
