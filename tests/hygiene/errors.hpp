@@ -234,6 +234,21 @@ const Failure kFailures[] = {
        options.max_weight = -1;
        attn::heatmap_svg(Eigen::MatrixXf::Zero(2, 2), options);
      }},
+    {"linear, biases",
+     [] {
+       static const float bias[3] = {};
+       attn::linear(floats({1, 1, 3, 4}), attn::LinearWeights<float>{floats({1, 1, 5, 4}), bias},
+                    floats({1, 1, 3, 5}));
+     }},
+    {"MultiHeadAttention, biases",
+     [] {
+       static const float bias[3] = {};
+       const attn::LinearWeights<float> weights{floats({1, 1, 4, 4}), bias};
+       attn::AttentionConfig config;
+       config.model_dim = 4;
+       config.num_heads = 2;
+       attn::MultiHeadAttention<float> layer(config, weights, weights, weights, weights);
+     }},
     {"layer_norm",
      [] {
        attn::layer_norm(floats({1, 1, 3, 4}), attn::LayerNormWeights<float>(),

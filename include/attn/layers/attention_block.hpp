@@ -12,6 +12,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/rows/convert.hpp"
@@ -44,7 +45,12 @@ struct BlockSettings {
 inline namespace ATTN_ERRORS {
 
 template <class T>
-BlockSettings<T> check_settings(const BlockSettings<T>& settings) {
+BlockSettings<T> check_settings(const BlockSettings<T>& settings, Index model_dim) {
+  CallShapes call("AttentionBlock");
+  add_coefficients(call, "gamma", settings.norm.gamma, model_dim);
+  add_coefficients(call, "beta", settings.norm.beta, model_dim);
+  require_count(call, "gamma", settings.norm.gamma, "a feature", model_dim);
+  require_count(call, "beta", settings.norm.beta, "a feature", model_dim);
   const double p = settings.dropout;
   if (!is_finite(p) || p < 0 || p > 1) {
     raise_option_error("AttentionBlock: dropout must lie within 0 and 1, got " + general(p));
@@ -101,11 +107,9 @@ void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
                BlockMode mode) {
   LayerPass<T> pass("AttentionBlock::forward", layer, inputs);
   pass.set_outputs(out, extra);
-  const auto row_of_features = [&](const T* data) {
-    return TensorRef(Tensor4<const T>(data, Shape4{1, 1, 1, layer.config.model_dim}));
-  };
-  pass.require_apart("gamma of the block", row_of_features(settings.norm.gamma));
-  pass.require_apart("beta of the block", row_of_features(settings.norm.beta));
+  const Index dim = layer.config.model_dim;
+  pass.require_apart("gamma of the block", row_of(settings.norm.gamma, dim));
+  pass.require_apart("beta of the block", row_of(settings.norm.beta, dim));
   if (options.dropout.probability != 0) {
     pass.shapes().raise_option(
         "options.dropout.probability must be 0: the block has a dropout of its own, which "
@@ -143,11 +147,13 @@ class AttentionBlock {
   static constexpr double kDropout = 0.1;
 
   /// Around a layer. `norm`: gamma and beta of model_dim elements, or none; they outlive the block.
-  /// Throws: OptionError for a dropout outside [0, 1] or an epsilon below 0.
+  /// Throws: OptionError for a dropout outside [0, 1] or an epsilon below 0; ShapeError for a norm
+  /// that is counted and not of model_dim elements.
   ATTN_ALWAYS_INLINE explicit AttentionBlock(GroupedQueryAttention<T> attention,
                                              double dropout = kDropout,
                                              const LayerNormWeights<T>& norm = {})
-      : attention_(std::move(attention)), settings_(detail::check_settings<T>({dropout, norm})) {}
+      : attention_(std::move(attention)),
+        settings_(detail::check_settings<T>({dropout, norm}, attention_.config().model_dim)) {}
 
   /// With weights of its own, as GroupedQueryAttention's; gamma 1 and beta 0.
   ATTN_ALWAYS_INLINE AttentionBlock(const AttentionConfig& config, std::uint64_t seed,

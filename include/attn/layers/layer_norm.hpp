@@ -11,11 +11,13 @@
 #include "attn/detail/base/rounding.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/executor.hpp"
+#include "attn/layers/coefficients.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 #include "attn/tile.hpp"
@@ -25,9 +27,9 @@ namespace attn {
 /// What layer normalisation scales and shifts by. Views: they own nothing.
 template <class T>
 struct LayerNormWeights {
-  const T* gamma = nullptr;  ///< `dim` contiguous factors; null: 1
-  const T* beta = nullptr;   ///< `dim` contiguous summands; null: 0
-  double epsilon = 1e-5;     ///< added to the variance; finite, 0 or more
+  Coefficients<T> gamma = nullptr;  ///< `dim` factors, or none: 1; a bare pointer: unchecked
+  Coefficients<T> beta = nullptr;   ///< `dim` summands, or none: 0; a bare pointer: unchecked
+  double epsilon = 1e-5;            ///< added to the variance; finite, 0 or more
 };
 
 namespace detail {
@@ -96,20 +98,17 @@ void for_each_row(const Tensor4<X>& x, const Tensor4<O>& out, Executor* executor
 template <class X, class T, class O>
 void check_layer_norm(CallShapes& call, const Tensor4<X>& x, const LayerNormWeights<T>& weights,
                       const Tensor4<O>& out) {
-  const Shape4 row{1, 1, 1, x.dim()};
   // Each row is read before it is written, so out may be x itself.
   const bool in_place =
       static_cast<const void*>(x.data()) == static_cast<const void*>(out.data()) &&
       x.shape() == out.shape() && x.stride() == out.stride() && sizeof(X) == sizeof(O);
   if (!in_place) call.add_input("x", TensorRef(x));
-  if (weights.gamma != nullptr) {
-    call.add_input("gamma", TensorRef(Tensor4<const T>(weights.gamma, row)));
-  }
-  if (weights.beta != nullptr) {
-    call.add_input("beta", TensorRef(Tensor4<const T>(weights.beta, row)));
-  }
+  add_coefficients(call, "gamma", weights.gamma, x.dim());
+  add_coefficients(call, "beta", weights.beta, x.dim());
   call.add_output("out", TensorRef(out));
   call.require(x.shape() == out.shape(), "out must have the shape of x");
+  require_count(call, "gamma", weights.gamma, "an element of a row", x.dim());
+  require_count(call, "beta", weights.beta, "an element of a row", x.dim());
   if (!is_valid_epsilon(weights.epsilon)) {
     call.raise_option("epsilon must be finite and 0 or more, got " + general(weights.epsilon));
   }

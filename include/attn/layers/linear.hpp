@@ -8,11 +8,13 @@
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
+#include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/projection/linear_call.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
+#include "attn/layers/coefficients.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
@@ -22,11 +24,11 @@ namespace attn {
 ///
 /// Memory of (in x out), to be used as x W, is the same view with its strides swapped:
 /// Tensor4<const T>(data, {1, 1, out, in}, {0, 0, 1, out}). A part of a fused weight [3 * out, in]
-/// is fused.slice_length(first, out) with bias + first.
+/// is fused.slice_length(first, out) with the bias Span(bias + first, out).
 template <class T>
 struct LinearWeights {
-  Tensor4<const T> weight;  ///< [1, 1, out, in], any strides
-  const T* bias = nullptr;  ///< `out` contiguous elements; null: none
+  Tensor4<const T> weight;         ///< [1, 1, out, in], any strides
+  Coefficients<T> bias = nullptr;  ///< `out` elements, or none; a bare pointer: unchecked
 };
 
 /// Who computes a linear layer, and how. No choice changes a bit, but for the instruction set.
@@ -39,16 +41,11 @@ struct LinearOptions {
 
 namespace detail {
 
-/// The biases as a tensor [1, 1, 1, out]; null if there are none.
-template <class T>
-TensorRef bias_of(const LinearWeights<T>& weights) {
-  return TensorRef(Tensor4<const T>(weights.bias, Shape4{1, 1, 1, weights.weight.length()}));
-}
-
 template <class A, class T>
 LinearCall<A> linear_call(const TensorRef& x, const LinearWeights<T>& weights, const TensorRef& out,
                           InstructionSet set) {
-  return LinearCall<A>(x, TensorRef(weights.weight), bias_of(weights), out, set);
+  return LinearCall<A>(x, TensorRef(weights.weight), row_of(weights.bias, weights.weight.length()),
+                       out, set);
 }
 
 inline namespace ATTN_ERRORS {
@@ -59,11 +56,12 @@ void check_linear(CallShapes& call, const TensorRef& x, const LinearWeights<T>& 
                   const TensorRef& out, const LinearOptions& options) {
   call.add_input("x", x);
   call.add_input("weight", TensorRef(weights.weight));
-  if (weights.bias != nullptr) call.add_input("bias", bias_of(weights));
+  add_coefficients(call, "bias", weights.bias, weights.weight.length());
   call.add_output("out", out);
   const Shape4& w = weights.weight.shape();
   call.require(x.shape.heads == 1, "x must be [batch, 1, length, in]");
   call.require(w == Shape4{1, 1, w.length, x.shape.dim}, "weight must be [1, 1, out, dim of x]");
+  require_count(call, "bias", weights.bias, "a row of weight", w.length);
   call.require(out.shape == Shape4{x.shape.batch, 1, x.shape.length, w.length},
                "out must be [batch of x, 1, length of x, length of weight]");
   AttentionOptions rules;

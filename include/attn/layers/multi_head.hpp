@@ -40,7 +40,7 @@ class GroupedQueryAttention {
   /// Over weights that the caller owns; they outlive the layer. Query: [1, 1, num_heads * head_dim,
   /// model_dim]; key and value: [1, 1, num_kv_heads * head_dim (value: value_dim), key_input_dim
   /// (value: value_input_dim)]; output: [1, 1, model_dim, num_heads * value_dim]. Rows are head
-  /// after head. Throws: OptionError for the config, ShapeError for the weights.
+  /// after head. Throws: OptionError for the config, ShapeError for the weights and biases.
   ATTN_ALWAYS_INLINE GroupedQueryAttention(const AttentionConfig& config,
                                            const LinearWeights<T>& query,
                                            const LinearWeights<T>& key,

@@ -10,6 +10,7 @@
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
+#include "attn/layers/coefficients.hpp"
 #include "attn/layers/layer_norm.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -20,8 +21,8 @@ namespace attn {
 /// - 1.)
 template <class T>
 struct RmsNormWeights {
-  const T* gamma = nullptr;  ///< `dim` contiguous factors; null: 1
-  double epsilon = 1e-6;     ///< added to the mean square; finite, 0 or more
+  Coefficients<T> gamma = nullptr;  ///< `dim` factors, or none: 1; a bare pointer: unchecked
+  double epsilon = 1e-6;            ///< added to the mean square; finite, 0 or more
 };
 
 namespace detail {

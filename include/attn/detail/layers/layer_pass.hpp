@@ -21,6 +21,7 @@
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
+#include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/call/overlap.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/call/work_memory.hpp"
@@ -117,13 +118,11 @@ class LayerPass {
     for (const LinearWeights<T>* weights :
          {&layer_.query, &layer_.key, &layer_.value, &layer_.output}) {
       require_apart("a weight of the layer", TensorRef(weights->weight));
-      require_apart("a bias of the layer", bias_of(*weights));
+      require_apart("a bias of the layer", row_of(weights->bias, weights->weight.length()));
     }
     for (const auto* norm : {&layer_.query_norm, &layer_.key_norm}) {
       if (*norm) {
-        require_apart(
-            "a norm of the layer",
-            TensorRef(Tensor4<const T>((*norm)->gamma, Shape4{1, 1, 1, layer_.config.head_dim})));
+        require_apart("a norm of the layer", row_of((*norm)->gamma, layer_.config.head_dim));
       }
     }
   }

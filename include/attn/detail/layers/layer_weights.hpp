@@ -14,6 +14,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
@@ -61,6 +62,13 @@ LayerWeights<T> view_weights(const char* layer, const AttentionConfig& config,
                  "value weight must be [1, 1, num_kv_heads * value_dim, value_input_dim]");
   shapes.require(fits(output, config.model_dim, heads * config.value_dim),
                  "output weight must be [1, 1, model_dim, num_heads * value_dim]");
+  const LinearWeights<T>* const parts[] = {&query, &key, &value, &output};
+  const char* const biases[] = {"query bias", "key bias", "value bias", "output bias"};
+  for (int i = 0; i < 4; ++i) {
+    const Index rows = parts[i]->weight.length();
+    add_coefficients(shapes, biases[i], parts[i]->bias, rows);
+    require_count(shapes, biases[i], parts[i]->bias, "a row of its weight", rows);
+  }
   return LayerWeights<T>{config, query, key, value, output};
 }
 
@@ -94,7 +102,9 @@ LayerWeights<T> draw_weights(const AttentionConfig& config, std::uint64_t seed,
                                 : 1 / std::sqrt(static_cast<double>(in[i]));
     parts[i]->weight =
         Tensor4<const T>(draw(2 * i, out[i] * in[i], limit), Shape4{1, 1, out[i], in[i]});
-    if (config.bias) parts[i]->bias = draw(2 * i + 1, out[i], xavier ? 0 : limit);
+    if (config.bias) {
+      parts[i]->bias = Span<const T>(draw(2 * i + 1, out[i], xavier ? 0 : limit), out[i]);
+    }
   }
   owned = std::make_shared<const Tensor4Buffer<T>>(std::move(memory));  // its data stay in place
   return weights;
