@@ -13,6 +13,7 @@
 #include "attn/layers/attention_block.hpp"
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/coefficients.hpp"
+#include "attn/layers/executor_options.hpp"
 #include "attn/layers/layer_norm.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/multi_head.hpp"

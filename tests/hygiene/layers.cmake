@@ -19,7 +19,7 @@ set(rooms_15 layers)
 # Public headers, by level.
 set(level_0 config.hpp)
 set(level_1 error.hpp executor.hpp layers/coefficients.hpp random.hpp)
-set(level_2 instruction_set.hpp openmp.hpp tensor.hpp thread_pool.hpp)
+set(level_2 instruction_set.hpp layers/executor_options.hpp openmp.hpp tensor.hpp thread_pool.hpp)
 set(level_3 caches/cache_shape.hpp layers/attention_config.hpp options.hpp tile.hpp)
 set(level_4 cost.hpp heatmap.hpp layers/rotary_scaling.hpp reference.hpp)
 set(level_6 masks/concept.hpp layers/layer_norm.hpp)

@@ -18,6 +18,7 @@
 #include "attn/detail/text/text.hpp"
 #include "attn/executor.hpp"
 #include "attn/layers/coefficients.hpp"
+#include "attn/layers/executor_options.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 #include "attn/tile.hpp"
@@ -125,6 +126,7 @@ inline namespace ATTN_ERRORS {
 ///   x        [B, H, S, D], any strides
 ///   weights  gamma and beta of D elements, or none, and epsilon
 ///   out      [B, H, S, D], any strides; x itself, or overlaps no input
+///   options  an Executor*, or any options that hold one
 ///
 /// The element types may all differ; sums are held in double if one of them is double, else in
 /// float, and rounded once. A row of equal elements gives beta, also with epsilon 0. Sizes of 0 do
@@ -137,7 +139,7 @@ inline namespace ATTN_ERRORS {
 /// Source: J. Ba, J. Kiros, G. Hinton, "Layer normalization" (2016).
 template <class X, class T, class O>
 void layer_norm(const X& x, const LayerNormWeights<T>& weights, O&& out,
-                Executor* executor = nullptr) {
+                const ExecutorOptions& options = {}) {
   static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
                 "attn: x and out of layer_norm must be attn::Tensor4 views (or Tensor4Buffer)");
   static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
@@ -150,7 +152,7 @@ void layer_norm(const X& x, const LayerNormWeights<T>& weights, O&& out,
   const auto to = detail::ArgumentOf<O>::view(out);
   detail::CallShapes call("layer_norm");
   detail::check_layer_norm(call, from, weights, to);
-  detail::for_each_row(from, to, executor, [&](const auto* x_row, auto* out_row) {
+  detail::for_each_row(from, to, options.executor, [&](const auto* x_row, auto* out_row) {
     detail::normalize_row<A>(x_row, from.stride().dim, from.dim(), weights, out_row,
                              to.stride().dim);
   });

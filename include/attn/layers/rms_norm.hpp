@@ -11,6 +11,7 @@
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
 #include "attn/layers/coefficients.hpp"
+#include "attn/layers/executor_options.hpp"
 #include "attn/layers/layer_norm.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -53,6 +54,7 @@ inline namespace ATTN_ERRORS {
 ///   x        [B, H, S, D], any strides
 ///   weights  gamma of D elements, or none, and epsilon
 ///   out      [B, H, S, D], any strides; x itself, or overlaps no input
+///   options  an Executor*, or any options that hold one
 ///
 /// The element types may all differ; sums are held in double if one of them is double, else in
 /// float, and rounded once. A row of zeros stays zero, also with epsilon 0. Sizes of 0 do nothing.
@@ -63,7 +65,8 @@ inline namespace ATTN_ERRORS {
 /// result. Squares beyond the range of the accumulation type overflow.
 /// Source: B. Zhang, R. Sennrich, "Root mean square layer normalization" (2019).
 template <class X, class T, class O>
-void rms_norm(const X& x, const RmsNormWeights<T>& weights, O&& out, Executor* executor = nullptr) {
+void rms_norm(const X& x, const RmsNormWeights<T>& weights, O&& out,
+              const ExecutorOptions& options = {}) {
   detail::require_element<T>();
   using A = AccumulationType<detail::ElementOf<X>, T, detail::ElementOf<O>>;
   const auto from = detail::input_view(x);
@@ -71,7 +74,7 @@ void rms_norm(const X& x, const RmsNormWeights<T>& weights, O&& out, Executor* e
   detail::CallShapes call("rms_norm");
   detail::check_layer_norm(call, from, LayerNormWeights<T>{weights.gamma, nullptr, weights.epsilon},
                            to);
-  detail::for_each_row(from, to, executor, [&](const auto* x_row, auto* out_row) {
+  detail::for_each_row(from, to, options.executor, [&](const auto* x_row, auto* out_row) {
     detail::rms_normalize_row<A>(x_row, from.stride().dim, from.dim(), weights, out_row,
                                  to.stride().dim);
   });

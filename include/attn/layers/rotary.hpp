@@ -8,7 +8,7 @@
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/projection/rotary_rows.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/executor.hpp"
+#include "attn/layers/executor_options.hpp"
 #include "attn/layers/rotary_scaling.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -74,19 +74,20 @@ class RotaryEmbedding {
 
   /// Turns x [B, H, S, head_dim] in place, of any element type and strides: token i of batch b
   /// stands at first_position[b] + i. What is about to be appended to a cache stands at
-  /// cache.lengths(). Throws ShapeError before anything is written.
+  /// cache.lengths(). `options`: an Executor*, or any options that hold one. Throws ShapeError
+  /// before anything is written.
   template <class X>
   ATTN_ALWAYS_INLINE void apply(X&& x, PerBatch first_position,
-                                Executor* executor = nullptr) const {
+                                const ExecutorOptions& options = {}) const {
     detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
-                         detail::ArgumentOf<X>::view(x), first_position, executor);
+                         detail::ArgumentOf<X>::view(x), first_position, options.executor);
   }
   /// The same at any positions [B|1, 1, S, 1] of std::int32_t or std::int64_t.
   template <class X, class I>
   ATTN_ALWAYS_INLINE void apply(X&& x, const Tensor4<I>& positions,
-                                Executor* executor = nullptr) const {
+                                const ExecutorOptions& options = {}) const {
     detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
-                         detail::ArgumentOf<X>::view(x), positions, executor);
+                         detail::ArgumentOf<X>::view(x), positions, options.executor);
   }
 
  private:
