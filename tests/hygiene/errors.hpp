@@ -275,6 +275,19 @@ const Failure kFailures[] = {
        const attn::MultiHeadAttention<float> layer(8, 2, 1);
        layer.forward(floats({1, 1, 3, 8}), floats({1, 1, 3, 7}));
      }},
+    {"MultiHeadAttention::set_head_transform",
+     [] {
+       const attn::RotaryEmbedding rotary(6, attn::RotaryPairing::half_split);
+       attn::HeadTransform<float> transform;
+       transform.rotary = &rotary;
+       attn::MultiHeadAttention<float> layer(8, 2, 1);
+       layer.set_head_transform(transform);
+     }},
+    {"linear_workspace_bytes",
+     [] {
+       attn::linear_workspace_bytes(floats({1, 1, 3, 3}),
+                                    attn::LinearWeights<float>{floats({1, 1, 5, 4})});
+     }},
     {"AttentionBlock::forward",
      [] {
        attn::AttentionConfig config;

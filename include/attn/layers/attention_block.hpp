@@ -15,11 +15,13 @@
 #include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
+#include "attn/detail/layers/layer_weights.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/executor.hpp"
 #include "attn/layers/attention_config.hpp"
+#include "attn/layers/initialization.hpp"
 #include "attn/layers/layer_norm.hpp"
 #include "attn/layers/multi_head.hpp"
 #include "attn/mask.hpp"
@@ -106,7 +108,7 @@ void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
                AttentionOptions options, const AttentionOutputs<AccumulationType<T>>& extra,
                BlockMode mode) {
   LayerPass<T> pass("AttentionBlock::forward", layer, inputs);
-  pass.set_outputs(out, extra);
+  pass.set_outputs({out, extra, options.workspace});
   const Index dim = layer.config.model_dim;
   pass.require_apart("gamma of the block", row_of(settings.norm.gamma, dim));
   pass.require_apart("beta of the block", row_of(settings.norm.beta, dim));
@@ -118,8 +120,10 @@ void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
   }
   if (mode == BlockMode::training) options.dropout.probability = settings.dropout;
   pass.prepare(mask, options);
+  pass.set_rotary(nullptr);
   pass.allocate("attention().workspace_bytes");
   pass.project_inputs();
+  pass.transform_heads(0);
   pass.attend();
   if (options.dropout.probability > 0) {
     drop_features(pass.heads(), options.dropout, pass.executor());
@@ -136,9 +140,9 @@ void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
 ///   out = LayerNorm(query + dropout([head(0) .. head(num_heads - 1)]) Wo^T + bo)
 ///
 /// with heads of attention whose weights went through dropout too. Multi-head, multi-query or
-/// grouped-query attention, as the layer's config says. A const block may be used by many threads
-/// at once. In 16-bit types the result of each stage is rounded to T: those of the layer, dropout,
-/// the sum and the normalisation.
+/// grouped-query attention, as the layer's config says, with the layer's HeadTransform. A const
+/// block may be used by many threads at once. In 16-bit types the result of each stage is rounded
+/// to T: those of the layer, dropout, the sum and the normalisation.
 template <class T>
 class AttentionBlock {
  public:

@@ -14,6 +14,8 @@
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
 #include "attn/layers/attention_config.hpp"
+#include "attn/layers/head_transform.hpp"
+#include "attn/layers/initialization.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/rms_norm.hpp"
 #include "attn/layers/rotary.hpp"
@@ -63,7 +65,7 @@ class GroupedQueryAttention {
   ///            the workspace (workspace_bytes tells its size) holds the activations as well
   ///   extra    views that are set receive the weights [B, num_heads, S, S] and the log-sum-exp
   ///            [B, num_heads, S, 1]
-  ///   rotary   turns queries and keys to their positions, token 0 standing at 0
+  ///   rotary   outranks that of the layer's head transform; null: the layer's, if it has one
   ///
   /// Sizes of 0: no batch or no query does nothing. Throws: ShapeError, OptionError, before
   /// anything is written. Cost: 2 flops for each weight and token, and those of attention; one
@@ -90,15 +92,18 @@ class GroupedQueryAttention {
   ///   out      [B, 1, Sq, model_dim]
   ///   extra    weights [B, num_heads, Sq, Sk], log-sum-exp [B, num_heads, Sq, 1]
   ///
-  /// Sk = 0 gives the bias of the output projection. For the rest, see the other form.
+  /// Sk = 0 gives the bias of the output projection. Key 0 stands at 0, and query 0 at the offset
+  /// of the call, Sk - Sq unless it says otherwise: what a rotary embedding turns them to. For the
+  /// rest, see the other form.
   template <class Q, class K, class V, class O, class M = NoMask,
             std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const Q& query, const K& key, const V& value, O&& out,
                                   const M& mask = M(), const AttentionOptions& options = {},
-                                  const AttentionOutputs<Accumulation>& extra = {}) const {
+                                  const AttentionOutputs<Accumulation>& extra = {},
+                                  const RotaryEmbedding* rotary = nullptr) const {
     static_assert(is_mask_v<M>, "attn: argument 5 of forward must be a mask of attn/mask.hpp");
     detail::run_layer(name_, weights_, detail::layer_inputs<T>(query, key, value, false),
-                      detail::layer_output<T>(out), mask, options, extra);
+                      detail::layer_output<T>(out), mask, options, extra, rotary);
   }
 
   /// How many bytes of options.workspace such a forward pass needs, whatever its extra outputs,
@@ -125,7 +130,8 @@ class GroupedQueryAttention {
   ///   x        [B, 1, S, model_dim]      the next S tokens of each of the B sequences of the cache
   ///   cache    any of kv_cache.hpp, of num_kv_heads, head_dim and value_dim, of any element type
   ///   out      [B, 1, S, model_dim]      overlaps neither x, the weights nor the cache
-  ///   rotary   turns token i of sequence b to position length(b) + i, length(b) being that before
+  ///   rotary   outranks the layer's: turns token i of sequence b to position length(b) + i,
+  ///            length(b) being that before
   ///
   /// A prompt may come in chunks of any length: the results agree within rounding, and are the same
   /// bits for the same chunks, whatever the batch size and the executor. Prompts of different
@@ -186,12 +192,19 @@ class GroupedQueryAttention {
                                         cache, mask, options);
   }
 
-  /// Normalises each head of the queries and keys by its root mean square, before rotation (Qwen,
-  /// Gemma). gamma holds head_dim elements, which the caller owns and which outlive the layer.
-  void set_query_key_norm(const RmsNormWeights<T>& query, const RmsNormWeights<T>& key) {
-    weights_.query_norm = query;
-    weights_.key_norm = key;
+  /// What every pass does to the heads of queries and keys: see HeadTransform. Throws ShapeError
+  /// for norms that are counted and not of head_dim factors or a rotary embedding of other heads,
+  /// OptionError for an epsilon below 0; then nothing changes. Not while other threads use the
+  /// layer.
+  ATTN_ALWAYS_INLINE void set_head_transform(const HeadTransform<T>& transform) {
+    set_transform("set_head_transform", transform);
   }
+  /// Its norms alone.
+  ATTN_ALWAYS_INLINE void set_query_key_norm(const RmsNormWeights<T>& query,
+                                             const RmsNormWeights<T>& key) {
+    set_transform("set_query_key_norm", {query, key, weights_.transform.rotary});
+  }
+  const HeadTransform<T>& head_transform() const { return weights_.transform; }
 
   /// The sizes, with all defaults filled in.
   const AttentionConfig& config() const { return weights_.config; }
@@ -222,6 +235,11 @@ class GroupedQueryAttention {
  private:
   template <class>
   friend class AttentionBlock;
+
+  ATTN_ALWAYS_INLINE void set_transform(const char* function, const HeadTransform<T>& transform) {
+    detail::check_transform({name_, function}, transform, config().head_dim);
+    weights_.transform = transform;
+  }
 
   const char* name_;               // of the class, as errors spell it
   detail::OwnedWeights<T> owned_;  // before weights_, which may view it
@@ -272,8 +290,6 @@ class MultiQueryAttention : public GroupedQueryAttention<T> {
       const AttentionConfig& config, std::uint64_t seed,
       Initialization initialization = Initialization::linear_uniform)
       : GroupedQueryAttention<T>("MultiQueryAttention", config, 1, seed, initialization) {}
-
- private:
 };
 
 }  // namespace attn

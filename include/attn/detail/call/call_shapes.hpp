@@ -81,12 +81,8 @@ class CallShapes {
   }
   /// Refuses a workspace that overlaps any of the tensors so far.
   void require_apart_from(const Workspace& workspace) const {
-    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(workspace.data);
     for (int i = 0; i < count_; ++i) {
-      const TensorRef& tensor = tensors_[i].tensor;
-      if (tensor.data == nullptr || is_empty(tensor.shape)) continue;
-      const ByteRange range(tensor);
-      if (range.begin < begin + workspace.bytes && begin < range.end) {
+      if (overlaps(workspace, tensors_[i].tensor)) {
         raise_shape(std::string("options.workspace overlaps ") + tensors_[i].name + " in memory");
       }
     }
@@ -151,9 +147,9 @@ class CallShapes {
   }
 
   ATTN_COLD std::string message(const std::string& rule) const {
-    std::string text = function_.text() + ": " + rule + "; got ";
+    std::string text = function_.text() + ": " + rule;
     for (int i = 0; i < count_; ++i) {
-      if (i > 0) text += ", ";
+      text += i == 0 ? "; got " : ", ";
       text += describe(tensors_[i].name, tensors_[i].shape);
     }
     if (sequence_ >= 0) {

@@ -11,6 +11,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/options.hpp"
 
 namespace attn {
 namespace detail {
@@ -62,6 +63,14 @@ inline bool is_within_reach(const TensorRef& t) {
           reach(t.shape.length, t.stride.length) + reach(t.shape.dim, t.stride.dim) +
           t.element_size())
       .fits();
+}
+
+/// Whether the memory of a workspace meets the bytes that a view may touch.
+inline bool overlaps(const Workspace& workspace, const TensorRef& tensor) {
+  if (workspace.data == nullptr || tensor.data == nullptr || is_empty(tensor.shape)) return false;
+  const ByteRange range(tensor);
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(workspace.data);
+  return range.begin < begin + workspace.bytes && begin < range.end;
 }
 
 struct OverlapAxis {

@@ -12,7 +12,9 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/arguments.hpp"
+#include "attn/detail/layers/layer_arguments.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
+#include "attn/detail/layers/layer_weights.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
 #include "attn/layers/rotary.hpp"
@@ -28,15 +30,14 @@ inline namespace ATTN_ERRORS {
 template <class T, class M>
 void run_layer(const char* name, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
                const Tensor4<T>& out, const M& mask, const AttentionOptions& options,
-               const AttentionOutputs<AccumulationType<T>>& extra,
-               const RotaryEmbedding* rotary = nullptr) {
+               const AttentionOutputs<AccumulationType<T>>& extra, const RotaryEmbedding* rotary) {
   LayerPass<T> pass({name, "forward"}, layer, inputs);
-  pass.set_outputs(out, extra);
+  pass.set_outputs({out, extra, options.workspace});
   pass.prepare(mask, options);
-  if (rotary != nullptr) pass.require_rotary(*rotary);
+  pass.set_rotary(rotary);
   pass.allocate({name, "workspace_bytes"});
   pass.project_inputs();
-  if (rotary != nullptr) pass.rotate(*rotary, 0);
+  pass.transform_heads(0);
   pass.attend();
   pass.project_output();
 }
@@ -58,12 +59,12 @@ void run_cached(const char* name, const char* function, const LayerWeights<T>& l
                 const AttentionOptions& options, const RotaryEmbedding* rotary) {
   const auto& whole_mask = cache.mask_with(mask);
   LayerPass<T> pass({name, function}, layer, inputs);
-  pass.set_outputs(out, {});
+  pass.set_outputs({out, {}, options.workspace});
   pass.prepare_cached(cache, whole_mask, options);
-  if (rotary != nullptr) pass.require_rotary(*rotary);
+  pass.set_rotary(rotary);
   pass.allocate({name, "step_workspace_bytes"});
   pass.project_inputs();
-  if (rotary != nullptr) pass.rotate(*rotary, cache.lengths());
+  pass.transform_heads(cache.lengths());
   if constexpr (!std::is_const_v<Cache>) {
     cache.append(pass.keys(), pass.values());
     pass.read_from(cache.source(), whole_mask);

@@ -1,8 +1,9 @@
 // attn/detail/layers/layer_pass.hpp - level 15: one forward pass of an attention layer, stage by
 // stage:
 //
-//   inputs   ->  queries, keys, values          ->  heads    ->  out
-//   check        project_inputs, rotate, append     attend       project_output
+//   inputs  ->  queries, keys, values            ->  heads  ->  out
+//   check       project_inputs, transform_heads,     attend     project_output
+//               append
 //
 // With a cache, keys and values are appended to it and attention reads it.
 #pragma once
@@ -14,21 +15,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <string>
 
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/check.hpp"
-#include "attn/detail/call/coefficients.hpp"
-#include "attn/detail/call/overlap.hpp"
 #include "attn/detail/call/parallel.hpp"
 #include "attn/detail/call/work_memory.hpp"
+#include "attn/detail/layers/layer_arguments.hpp"
+#include "attn/detail/layers/layer_weights.hpp"
 #include "attn/detail/projection/linear_call.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
 #include "attn/layers/attention_config.hpp"
+#include "attn/layers/head_transform.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/rms_norm.hpp"
 #include "attn/layers/rotary.hpp"
@@ -37,24 +38,6 @@
 
 namespace attn {
 namespace detail {
-
-/// What a layer knows: its sizes, with all defaults filled in, its four projections, and how it
-/// normalises the heads of queries and keys.
-template <class T>
-struct LayerWeights {
-  AttentionConfig config;
-  LinearWeights<T> query, key, value, output;
-  std::optional<RmsNormWeights<T>> query_norm = std::nullopt, key_norm = std::nullopt;
-};
-
-/// What is projected: [B, 1, Sq, model_dim], [B|1, 1, Sk, key_input_dim] and
-/// [B|1, 1, Sk, value_input_dim]. In self-attention all three are one tensor; in a pass that only
-/// reads a cache Sk is 0, and in one that only appends to it Sq is.
-template <class T>
-struct LayerInputs {
-  Tensor4<const T> query, key, value;
-  bool is_self = false;
-};
 
 /// The keys of a cache once `count` more tokens have been appended to each sequence.
 inline KeyValueSource after_append(KeyValueSource source, Index count) {
@@ -77,65 +60,17 @@ class LayerPass {
   LayerPass(const FunctionName& function, const LayerWeights<T>& layer,
             const LayerInputs<T>& inputs)
       : shapes_(function), layer_(layer), inputs_(inputs) {
-    const AttentionConfig& config = layer.config;
-    const Tensor4<const T>&query = inputs.query, &key = inputs.key, &value = inputs.value;
-    const char* const query_name = inputs.is_self ? "x" : "query";
-    const char* const key_name = inputs.is_self ? "x" : "key";
-    const char* const value_name = inputs.is_self ? "x" : "value";
-    shapes_.add_input(query_name, TensorRef(query));
-    if (!inputs.is_self) {
-      shapes_.add_input(key_name, TensorRef(key));
-      shapes_.add_input(value_name, TensorRef(value));
-    }
-    require_dim(query_name, query, "model_dim", config.model_dim);
-    require_dim(key_name, key, "key_input_dim", config.key_input_dim);
-    require_dim(value_name, value, "value_input_dim", config.value_input_dim);
-    shapes_.require(key.batch() == query.batch() || key.batch() == 1,
-                    "key must have the batch of query, or 1");
-    shapes_.require(value.batch() == query.batch() || value.batch() == 1,
-                    "value must have the batch of query, or 1");
-    shapes_.require(key.length() == value.length(), "key and value must have the same length");
+    check_layer_inputs(shapes_, layer, inputs);
   }
 
   /// Checks what will be written.
-  void set_outputs(const Tensor4<T>& out, const AttentionOutputs<A>& extra) {
-    out_ = out;
-    extra_ = extra;
-    const Tensor4<const T>& query = inputs_.query;
-    add_output("out", out, Shape4{query.batch(), 1, query.length(), layer_.config.model_dim},
-               "out must be [batch of query, 1, length of query, model_dim]");
-    const Shape4 scores{query.batch(), layer_.config.num_heads, query.length(),
-                        inputs_.key.length()};
-    if (extra.weights.shape() != Shape4{}) {
-      add_output("weights", extra.weights, scores,
-                 "weights must be [batch of query, num_heads, length of query, length of key]");
-    }
-    if (extra.log_sum_exp.shape() != Shape4{}) {
-      add_output("log_sum_exp", extra.log_sum_exp,
-                 Shape4{scores.batch, scores.heads, scores.length, 1},
-                 "log_sum_exp must be [batch of query, num_heads, length of query, 1]");
-    }
-    for (const LinearWeights<T>* weights :
-         {&layer_.query, &layer_.key, &layer_.value, &layer_.output}) {
-      require_apart("a weight of the layer", TensorRef(weights->weight));
-      require_apart("a bias of the layer", row_of(weights->bias, weights->weight.length()));
-    }
-    for (const auto* norm : {&layer_.query_norm, &layer_.key_norm}) {
-      if (*norm) {
-        require_apart("a norm of the layer", row_of((*norm)->gamma, layer_.config.head_dim));
-      }
-    }
+  void set_outputs(const LayerOutputs<T>& outputs) {
+    outputs_ = outputs;
+    check_layer_outputs(shapes_, layer_, inputs_, outputs);
   }
-  /// Refuses outputs that overlap what a layer around this one reads.
-  void require_apart(const char* name, const TensorRef& other) const {
-    const TensorRef outputs[] = {TensorRef(out_), TensorRef(extra_.weights),
-                                 TensorRef(extra_.log_sum_exp)};
-    const char* const names[] = {"out", "weights", "log_sum_exp"};
-    for (int i = 0; i < 3; ++i) {
-      if (overlaps(outputs[i], other)) {
-        shapes_.raise_shape(std::string(names[i]) + " overlaps " + name + " in memory");
-      }
-    }
+  /// Refuses what will be written if it overlaps `input`, which a layer around this one reads.
+  void require_apart(const char* name, const TensorRef& input) const {
+    attn::detail::require_apart(shapes_, outputs_, name, input);
   }
   /// For the rules of a layer around this one.
   const CallShapes& shapes() const { return shapes_; }
@@ -167,12 +102,10 @@ class LayerPass {
       return cache.first_held_after(cache.batch() == 1 ? 0 : b, appended);
     });
   }
-  void require_rotary(const RotaryEmbedding& rotary) const {
-    if (rotary.head_dim() != layer_.config.head_dim) {
-      shapes_.raise_shape("the rotary embedding must have the head_dim of the layer, " +
-                          std::to_string(layer_.config.head_dim) + ", not " +
-                          std::to_string(rotary.head_dim()));
-    }
+  /// Checks the rotary embedding of a call, which outranks the layer's.
+  void set_rotary(const RotaryEmbedding* of_call) {
+    if (of_call != nullptr) require_rotary(shapes_, *of_call, layer_.config.head_dim);
+    rotary_ = of_call != nullptr ? of_call : layer_.transform.rotary;
   }
 
   /// The memory that the pass needs, aligned to a cache line.
@@ -181,6 +114,7 @@ class LayerPass {
     take_activations(arena);
     return arena.used() + scratch_bytes();
   }
+  /// `query`: the function that tells their number. Only here do the stages get their memory.
   void allocate(const FunctionName& query) {
     memory_.emplace(shapes_, options_.workspace, bytes(), query);
     Arena arena(memory_->data());
@@ -195,15 +129,16 @@ class LayerPass {
     call_->source.values.data = activations.values;
   }
 
-  void project_inputs() const {
-    run(in_);
-    if (layer_.query_norm) rms_norm(queries(), *layer_.query_norm, queries(), executor());
-    if (layer_.key_norm) rms_norm(keys(), *layer_.key_norm, keys(), executor());
-  }
-  /// Turns the queries to the positions that the masks see, and the keys to theirs.
-  void rotate(const RotaryEmbedding& rotary, const PerBatch& first_key) const {
-    rotary.apply(queries(), call_->offset, executor());
-    if (inputs_.key.length() > 0) rotary.apply(keys(), first_key, executor());
+  void project_inputs() const { run(in_); }
+  /// Normalises the heads, then turns queries to the positions that the masks see, and keys to
+  /// `first_key` on.
+  void transform_heads(const PerBatch& first_key) const {
+    const HeadTransform<T>& transform = layer_.transform;
+    if (transform.query_norm) rms_norm(queries(), *transform.query_norm, queries(), executor());
+    if (transform.key_norm) rms_norm(keys(), *transform.key_norm, keys(), executor());
+    if (rotary_ == nullptr) return;
+    rotary_->apply(queries(), call_->offset, executor());
+    if (inputs_.key.length() > 0) rotary_->apply(keys(), first_key, executor());
   }
   /// The projected queries, keys and values, head by head.
   Tensor4<T> queries() const {
@@ -220,7 +155,8 @@ class LayerPass {
   void read_from(const KeyValueSource& source, const M& mask) {
     const TensorRef q = call_->q, heads = call_->outputs.out;
     const PerBatch past = source.end - q.shape.length;
-    call_.emplace(describe_call<A>(shapes_, q, source, &past, heads, mask, options_, extra_));
+    call_.emplace(
+        describe_call<A>(shapes_, q, source, &past, heads, mask, options_, outputs_.extra));
   }
   void attend() const {
     AttentionOptions options = options_;
@@ -251,7 +187,7 @@ class LayerPass {
     const TensorRef o(
         bshd(static_cast<T*>(nullptr),
              Shape4{q.shape.batch, q.shape.heads, q.shape.length, layer_.config.value_dim}));
-    call_.emplace(describe_call<A>(shapes_, q, source, past, o, mask, options_, extra_));
+    call_.emplace(describe_call<A>(shapes_, q, source, past, o, mask, options_, outputs_.extra));
     attention_bytes_ = workspace_bytes_of<A>(shapes_, q, source, options_);
     const InstructionSet set = options.instruction_set;
     in_.call[0] = linear_call<A>(TensorRef(inputs_.query), layer_.query, rows_of(q), set);
@@ -259,7 +195,7 @@ class LayerPass {
         linear_call<A>(TensorRef(inputs_.key), layer_.key, rows_of(TensorRef(keys())), set);
     in_.call[2] =
         linear_call<A>(TensorRef(inputs_.value), layer_.value, rows_of(TensorRef(values())), set);
-    output_.call[0] = linear_call<A>(rows_of(o), layer_.output, TensorRef(out_), set);
+    output_.call[0] = linear_call<A>(rows_of(o), layer_.output, TensorRef(outputs_.out), set);
   }
 
   /// What projection `i` of an input writes, as attention reads it. No memory before allocate().
@@ -293,25 +229,11 @@ class LayerPass {
     products.run(executor(), products.workers(worker_count(executor())), scratch_);
   }
 
-  void require_dim(const char* name, const Tensor4<const T>& tensor, const char* dim_name,
-                   Index dim) const {
-    if (tensor.heads() == 1 && tensor.dim() == dim) return;
-    shapes_.raise_shape(std::string(name) + " must be [batch, 1, length, " + dim_name + "] with " +
-                        dim_name + ' ' + std::to_string(dim));
-  }
-  template <class E>
-  void add_output(const char* name, const Tensor4<E>& tensor, const Shape4& shape,
-                  const char* rule) {
-    const TensorRef output(tensor);
-    shapes_.add_output(name, output);
-    shapes_.require(output.shape == shape, rule);
-  }
-
   CallShapes shapes_;
   const LayerWeights<T>& layer_;
   LayerInputs<T> inputs_;
-  Tensor4<T> out_;
-  AttentionOutputs<A> extra_;
+  LayerOutputs<T> outputs_;
+  const RotaryEmbedding* rotary_ = nullptr;
   std::optional<SettledExecutor> executor_;
   AttentionOptions options_;  // the caller's, but for the executor
   bool is_cached_ = false;

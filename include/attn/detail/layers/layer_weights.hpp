@@ -1,5 +1,5 @@
-// attn/detail/layers/layer_weights.hpp - level 15: the weights of an attention layer, the caller's
-// or its own.
+// attn/detail/layers/layer_weights.hpp - level 15: what an attention layer holds: its weights, the
+// caller's or its own, and the transform of its heads.
 #pragma once
 
 #ifndef ATTN_VERSION_MAJOR
@@ -9,29 +9,37 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/coefficients.hpp"
-#include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/detail/text/text.hpp"
 #include "attn/layers/attention_config.hpp"
+#include "attn/layers/head_transform.hpp"
+#include "attn/layers/initialization.hpp"
 #include "attn/layers/linear.hpp"
+#include "attn/layers/rms_norm.hpp"
+#include "attn/layers/rotary.hpp"
 #include "attn/random.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {
-
-/// How a layer that owns its weights fills them.
-enum class Initialization {
-  linear_uniform,  ///< as PyTorch's Linear: weight and bias uniform within 1 / sqrt(in)
-  xavier_uniform  ///< weight uniform within sqrt(6 / (in + out)), bias 0. X. Glorot, Y. Bengio 2010
-};
-
 namespace detail {
+
+/// What a layer knows: its sizes, with all defaults filled in, its four projections, and what it
+/// does to heads.
+template <class T>
+struct LayerWeights {
+  AttentionConfig config;
+  LinearWeights<T> query, key, value, output;
+  HeadTransform<T> transform = {};
+};
 
 /// Weights and biases of a layer in one block, which its copies share: nobody changes them.
 template <class T>
@@ -108,6 +116,32 @@ LayerWeights<T> draw_weights(const AttentionConfig& config, std::uint64_t seed,
   }
   owned = std::make_shared<const Tensor4Buffer<T>>(std::move(memory));  // its data stay in place
   return weights;
+}
+
+/// Refuses a rotary embedding of heads of another size.
+inline void require_rotary(const CallShapes& call, const RotaryEmbedding& rotary, Index head_dim) {
+  if (rotary.head_dim() == head_dim) return;
+  call.raise_shape("the rotary embedding must have the head_dim of the layer, " +
+                   std::to_string(head_dim) + ", not " + std::to_string(rotary.head_dim()));
+}
+
+/// Checks a transform of heads of head_dim elements.
+template <class T>
+void check_transform(const FunctionName& function, const HeadTransform<T>& transform,
+                     Index head_dim) {
+  CallShapes call(function);
+  const auto check_norm = [&](const char* name, const std::optional<RmsNormWeights<T>>& norm) {
+    if (!norm) return;
+    add_coefficients(call, name, norm->gamma, head_dim);
+    require_count(call, name, norm->gamma, "an element of a head", head_dim);
+    if (!is_valid_epsilon(norm->epsilon)) {
+      call.raise_option(std::string("the epsilon of ") + name +
+                        " must be finite and 0 or more, got " + general(norm->epsilon));
+    }
+  };
+  check_norm("the query norm", transform.query_norm);
+  check_norm("the key norm", transform.key_norm);
+  if (transform.rotary != nullptr) require_rotary(call, *transform.rotary, head_dim);
 }
 
 }  // namespace ATTN_ERRORS
