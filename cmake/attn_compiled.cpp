@@ -12,6 +12,7 @@ namespace detail {
   template void run_attention<A>(const AttentionCall<A>&, Executor*, Index, const ScratchBytes&,   \
                                  void*);                                                           \
   template void walk_block<A>(const AttentionCall<A>&, const RowBlock&, const AnyStep<A>&, void*); \
+  template void multiply_item<A>(const LinearCall<A>&, const A*, Index, void*);                    \
   template const KernelTable<A>& kernels<A>(InstructionSet);                                       \
   template const MaskKernels<A>& mask_kernels<A>(InstructionSet)
 ATTN_INSTANTIATE(float);

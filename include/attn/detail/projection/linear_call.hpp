@@ -12,14 +12,17 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/projection/linear_item.hpp"
+#include "attn/detail/projection/linear_engine.hpp"
 #include "attn/detail/projection/linear_plan.hpp"
 #include "attn/detail/rows/transfer.hpp"
 #include "attn/executor.hpp"
 
+#if ATTN_HAS_ENGINE
+#include "attn/detail/projection/linear_item.hpp"
+#endif
+
 namespace attn {
 namespace detail {
-
 inline namespace ATTN_ERRORS {
 
 /// Products that are independent of each other (as the projections of queries, keys and values
@@ -50,9 +53,9 @@ struct LinearCalls {
     for_each_item(executor, workers, items(), [&](Index slot, Index item) {
       std::size_t i = 0;
       for (; item >= call[i].items(); ++i) item -= call[i].items();
-      Arena arena(static_cast<char*>(memory) + shared.used() +
-                  static_cast<std::size_t>(slot) * step);
-      multiply_item(call[i], LinearScratch<A>(call[i], arena), converted[i], item);
+      multiply_item(
+          call[i], converted[i], item,
+          static_cast<char*>(memory) + shared.used() + static_cast<std::size_t>(slot) * step);
     });
   }
 

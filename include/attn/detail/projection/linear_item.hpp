@@ -12,7 +12,9 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/rounding.hpp"
+#include "attn/detail/call/arena.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
+#include "attn/detail/projection/linear_engine.hpp"
 #include "attn/detail/projection/linear_plan.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
@@ -21,6 +23,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// The elements `depth` of W's rows `features`, contiguous.
 template <class A>
@@ -140,10 +143,13 @@ void multiply_dim_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
   });
 }
 
-/// One work item of a product.
+}  // namespace ATTN_BUILD
+inline namespace ATTN_ENGINE {
+
 template <class A>
-void multiply_item(const LinearCall<A>& call, const LinearScratch<A>& scratch, const A* converted,
-                   Index item) {
+void multiply_item(const LinearCall<A>& call, const A* converted, Index item, void* memory) {
+  Arena arena(memory);
+  const LinearScratch<A> scratch(call, arena);
   const LinearPlan& plan = call.plan;
   const Index row = item / call.feature_blocks() * plan.row_block;
   const Index feature = item % call.feature_blocks() * plan.feature_block;
@@ -159,5 +165,6 @@ void multiply_item(const LinearCall<A>& call, const LinearScratch<A>& scratch, c
   }
 }
 
+}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

@@ -19,6 +19,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_ENGINE {
 
 /// How a product is cut. A pure function of the length and the input dim, so that a token's bits do
 /// not depend on the batch size, the number of threads or the other tokens.
@@ -30,6 +31,9 @@ struct LinearPlan {
   Index feature_block = 0;      ///< rows of W of a work item
   Index depth = 0;              ///< input elements that are summed in one go
 };
+
+}  // namespace ATTN_ENGINE
+inline namespace ATTN_BUILD {
 
 inline LinearPlan plan_linear(Index length, Index in, Index row_tile) {
   LinearPlan plan;
@@ -55,6 +59,9 @@ inline LinearPlan plan_linear(Index length, Index in, Index row_tile) {
   return plan;
 }
 
+}  // namespace ATTN_BUILD
+inline namespace ATTN_ENGINE {
+
 /// One checked product. Types are erased; A is the accumulation type. Tokens are numbered through
 /// all batches.
 template <class A>
@@ -68,8 +75,8 @@ struct LinearCall {
   LinearPlan plan;
 
   LinearCall() = default;
-  LinearCall(const TensorRef& x_, const TensorRef& weight_, const TensorRef& bias_,
-             const TensorRef& out_, InstructionSet set)
+  ATTN_ALWAYS_INLINE LinearCall(const TensorRef& x_, const TensorRef& weight_,
+                                const TensorRef& bias_, const TensorRef& out_, InstructionSet set)
       : x(x_),
         weight(weight_),
         bias(bias_),
@@ -78,17 +85,22 @@ struct LinearCall {
         widen(&widening(set)),
         plan(plan_linear(x.shape.length, x.shape.dim, kernels->row_tile)) {}
 
-  Index in() const { return x.shape.dim; }
-  Index features() const { return weight.shape.length; }
-  Index tokens() const { return x.shape.batch * x.shape.length; }
-  Index feature_blocks() const { return ceil_div(features(), plan.feature_block); }
-  Index items() const { return ceil_div(tokens(), plan.row_block) * feature_blocks(); }
+  ATTN_ALWAYS_INLINE Index in() const { return x.shape.dim; }
+  ATTN_ALWAYS_INLINE Index features() const { return weight.shape.length; }
+  ATTN_ALWAYS_INLINE Index tokens() const { return x.shape.batch * x.shape.length; }
+  ATTN_ALWAYS_INLINE Index feature_blocks() const {
+    return ceil_div(features(), plan.feature_block);
+  }
+  ATTN_ALWAYS_INLINE Index items() const {
+    return ceil_div(tokens(), plan.row_block) * feature_blocks();
+  }
   /// Elements between tokens in the dim-lane form: whole vectors.
-  Index token_stride() const { return round_up(in(), kernels->lanes); }
+  ATTN_ALWAYS_INLINE Index token_stride() const { return round_up(in(), kernels->lanes); }
 
   /// Calls f(token, offset in `tensor`, count) for runs of tokens that lie at equal distances.
   template <class F>
-  void for_each_run(const TensorRef& tensor, IndexRange tokens, const F& f) const {
+  ATTN_ALWAYS_INLINE void for_each_run(const TensorRef& tensor, IndexRange tokens,
+                                       const F& f) const {
     for (Index token = tokens.begin; token < tokens.end;) {
       const Index i = token % x.shape.length;
       const Index count = (std::min)(tokens.end - token, x.shape.length - i);
@@ -97,6 +109,9 @@ struct LinearCall {
     }
   }
 };
+
+}  // namespace ATTN_ENGINE
+inline namespace ATTN_BUILD {
 
 /// Columns [range.begin, range.end) of a tensor.
 inline TensorRef columns(TensorRef tensor, IndexRange range) {
@@ -138,5 +153,6 @@ struct LinearScratch {
   }
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn
