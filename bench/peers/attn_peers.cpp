@@ -80,7 +80,7 @@ void attn_peers_run(const void* call) noexcept { static_cast<const Call*>(call)-
 void attn_peers_release(void* call) noexcept { delete static_cast<Call*>(call); }
 
 const char* attn_peers_instruction_set() noexcept {
-  return attn::detail::name_of(attn::active_instruction_set());
+  return attn::name_of(attn::active_instruction_set());
 }
 
 const char* attn_peers_compiler() noexcept { return __VERSION__; }

@@ -1,6 +1,10 @@
 // attn/instruction_set.hpp - level 2: which vector instructions this CPU and operating system
 // offer.
+//
+//   std::cout << attn::active_instruction_set();  // avx512
 #pragma once
+
+#include <iosfwd>
 
 #include "attn/config.hpp"
 
@@ -17,13 +21,13 @@ namespace attn {
 /// table on x86-64 (SSE2 is its baseline), `generic` and `neon` on 64-bit ARM.
 enum class InstructionSet { best, generic, sse2, avx2, avx512, neon };
 
-namespace detail {
-
-/// The name of an instruction set, for messages.
-inline const char* name_of(InstructionSet set) {
+/// "avx2" and the like, the name of the enumerator; "unknown" for a number that is none.
+constexpr const char* name_of(InstructionSet set) {
   switch (set) {
     case InstructionSet::best:
       return "best";
+    case InstructionSet::generic:
+      return "generic";
     case InstructionSet::sse2:
       return "sse2";
     case InstructionSet::avx2:
@@ -32,11 +36,20 @@ inline const char* name_of(InstructionSet set) {
       return "avx512";
     case InstructionSet::neon:
       return "neon";
-    case InstructionSet::generic:
-      break;
   }
-  return "generic";
+  return "unknown";
 }
+
+/// Writes the name.
+template <class Char, class Traits>
+std::basic_ostream<Char, Traits>& operator<<(std::basic_ostream<Char, Traits>& stream,
+                                             InstructionSet set) {
+  return stream << name_of(set);
+}
+
+namespace detail {
+
+using attn::name_of;
 
 #if ATTN_X86_TABLES
 
@@ -59,24 +72,6 @@ inline InstructionSet detect_instruction_set() {
   const bool avx512 =
       (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);  // F DQ BW VL
   return (saved & 0xE6) == 0xE6 && avx512 ? InstructionSet::avx512 : InstructionSet::avx2;
-}
-
-/// Asks the system for the use of AMX's tiles, whose state it saves for those alone that ask. Needs
-/// a CPU with AVX-512.
-inline bool request_amx() {
-#if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  const bool bf16 = d >> 22 & 1, tile = d >> 24 & 1;
-  if (!bf16 || !tile || (extended_control_register() >> 17 & 3) != 3) return false;
-  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). By number: the call is newer (Linux 5.16)
-  // than many systems' headers.
-  long result = 158;
-  __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
-  return result == 0;
-#else
-  return false;
-#endif
 }
 
 /// Whether the CPU runs this table. The tables of x86-64 are ordered: each contains the lower ones.
@@ -104,42 +99,12 @@ inline bool is_available(InstructionSet set, InstructionSet best) {
 
 }  // namespace detail
 
-/// The instruction set of the kernels that a call uses unless it asks for a lower one.
+/// The instruction set of the kernels that a call uses unless it asks for a lower one: the highest
+/// that the CPU has and the operating system permits, never `best`. Asked for once a process; the
+/// compiler's flags have no part in it.
 inline InstructionSet active_instruction_set() {
   static const InstructionSet set = detail::detect_instruction_set();
   return set;
 }
-
-#if ATTN_X86_TABLES
-namespace detail {
-
-/// Whether AMX's bfloat16 tiles may be used. The first call asks, for the whole process.
-inline bool may_use_amx() {
-  static const bool is_granted =
-      active_instruction_set() == InstructionSet::avx512 && request_amx();
-  return is_granted;
-}
-
-/// Whether the CPU has AVX512_BF16, vectors that multiply pairs of bfloat16.
-inline bool has_bf16_dots() {
-  static const bool is_there = active_instruction_set() == InstructionSet::avx512 && [] {
-    unsigned highest = 0, a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 0, &highest, &b, &c, &d) && highest >= 1 &&
-           __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-  }();
-  return is_there;
-}
-
-inline bool is_amd_cpu() {
-  static const bool is_amd = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541 && d == 0x69746E65 &&
-           c == 0x444D4163;  // "AuthenticAMD"
-  }();
-  return is_amd;
-}
-
-}  // namespace detail
-#endif
 
 }  // namespace attn

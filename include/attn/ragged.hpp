@@ -22,7 +22,7 @@ namespace attn {
 /// A view of packed memory (total_tokens, heads, dim) as [1, heads, total_tokens, dim].
 template <class T>
 constexpr Tensor4<T> packed(T* data, Index total_tokens, Index heads, Index dim) {
-  return bshd(data, Shape4{1, heads, total_tokens, dim});
+  return bshd(data, 1, total_tokens, heads, dim);
 }
 
 /// Where sequences begin in packed tensors: sequence s holds the tokens starts[s] ..

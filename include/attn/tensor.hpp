@@ -148,19 +148,28 @@ class Tensor4 {
   Stride4 stride_;
 };
 
-/// A view of memory in the order batch, heads, length, dim.
+/// A view of memory in the order batch, heads, length, dim, its extents given in that order.
+template <class T>
+constexpr Tensor4<T> bhsd(T* data, Index batch, Index heads, Index length, Index dim) {
+  return Tensor4<T>(data, Shape4{batch, heads, length, dim});
+}
 template <class T>
 constexpr Tensor4<T> bhsd(T* data, Shape4 shape) {
   return Tensor4<T>(data, shape);
 }
 
-/// A view of memory in the order batch, length, heads, dim: what a projection writes. The shape is
-/// still given as (batch, heads, length, dim).
+/// A view of memory in the order batch, length, heads, dim, what a projection writes: its extents
+/// given in that order, bshd(data, batch, length, heads, dim), or as a Shape4, whose order is
+/// always batch, heads, length, dim. Either way the view is [batch, heads, length, dim].
 template <class T>
 constexpr Tensor4<T> bshd(T* data, Shape4 shape) {
   const Index row = detail::multiply_unchecked(shape.heads, shape.dim);
   return Tensor4<T>(data, shape,
                     Stride4{detail::multiply_unchecked(shape.length, row), shape.dim, row, 1});
+}
+template <class T>
+constexpr Tensor4<T> bshd(T* data, Index batch, Index length, Index heads, Index dim) {
+  return bshd(data, Shape4{batch, heads, length, dim});
 }
 
 /// A view of rank-3 memory (batch, length, dim) as [batch, 1, length, dim].

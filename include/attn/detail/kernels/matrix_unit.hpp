@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "attn/config.hpp"
+#include "attn/detail/kernels/cpu_matrix.hpp"
 #include "attn/instruction_set.hpp"
 
 // An assembler that knows an extension comes with the compilers that have its header (GCC's,

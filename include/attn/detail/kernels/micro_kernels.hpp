@@ -7,6 +7,7 @@
 #endif
 
 #include "attn/config.hpp"
+#include "attn/detail/kernels/cpu_matrix.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
 #include "attn/detail/kernels/matrix_unit.hpp"
 #include "attn/instruction_set.hpp"
