@@ -16,7 +16,8 @@ void attend(const float* qkv, float* out, attn::Index batch, attn::Index length)
   const attn::Stride4 fused{kLength * 3 * kWidth, kDim, 3 * kWidth, 1};  // in elements
   const attn::Tensor4<const float> q(qkv, shape, fused), k(qkv + kWidth, shape, fused),
       v(qkv + 2 * kWidth, shape, fused);
-  attn::scaled_dot_product_attention(q, k, v, attn::bshd(out, shape), attn::causal());
+  attn::scaled_dot_product_attention(q, k, v, attn::bshd(out, batch, length, kHeads, kDim),
+                                     attn::causal());
 }
 
 int main() {

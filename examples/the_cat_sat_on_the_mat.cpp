@@ -22,10 +22,11 @@ int main() {
                               {0.3f, 0.7f, 0.2f, -0.3f}, {-0.1f, 0.4f, 0.5f, 0.2f},
                               {0.4f, 0.1f, -0.2f, 0.3f}, {0.0f, 0.6f, 0.3f, 0.5f}};
 
-  const attn::Shape4 shape{1, 1, 6, 4};  // batch, heads, length, dim
+  // Memory in the order batch, heads, length, dim: one batch, one head, six words, four numbers
+  // each.
   const auto result = attn::scaled_dot_product_attention(
-      attn::bhsd(&queries[0][0], shape), attn::bhsd(&keys[0][0], shape),
-      attn::bhsd(&values[0][0], shape), attn::no_mask(), {}, attn::Want::weights);
+      attn::bhsd(&queries[0][0], 1, 1, 6, 4), attn::bhsd(&keys[0][0], 1, 1, 6, 4),
+      attn::bhsd(&values[0][0], 1, 1, 6, 4), attn::no_mask(), {}, attn::Want::weights);
   const auto weights = result.weights.view().matrix(0, 0);  // an Eigen map, 6 x 6
 
   std::printf("How much each word attends to the others:\n\n      ");

@@ -53,7 +53,7 @@ struct Linear {
   Linear(const Dump& dump, const std::string& name)
       : weight(dump.values<float>(name + "_weight")), bias(dump.values<float>(name + "_bias")) {}
   attn::LinearWeights<float> view() const {
-    return {attn::bhsd(weight.data(), {1, 1, kModelDim, kModelDim}), bias.data()};
+    return {attn::bhsd(weight.data(), 1, 1, kModelDim, kModelDim), bias.data()};
   }
 };
 
