@@ -452,7 +452,7 @@ TEST(KeyValueCache, SizesOfZeroAreLegal) {
     cache.append(tokens.view(), tokens.view());
     const auto q = queries(shape.batch, shape.heads, 2, shape.dim);
     TestTensor<float> out({shape.batch, shape.heads, 2, shape.dim});
-    scaled_dot_product_attention(q.view(), cache, out.view(), causal());
+    scaled_dot_product_attention(q.view(), cache, out.view(), causal_bottom_right());
     for_each_index(out.shape(), [&](Index b, Index h, Index i, Index d) {
       EXPECT_TRUE(same_bits(out(b, h, i, d), 0.0f));
     });

@@ -86,8 +86,10 @@ class Twins {
     EXPECT_EQ(static_cast<Index>(used.size()), paged.num_pages() - paged.num_free_pages());
     for (const Index query_length : {1, 5}) {
       const auto q = queries(paged.batch(), query_length);
-      const auto a = scaled_dot_product_attention(q.view(), paged, causal(), {}, Want::weights);
-      const auto b = scaled_dot_product_attention(q.view(), plain, causal(), {}, Want::weights);
+      const auto a =
+          scaled_dot_product_attention(q.view(), paged, causal_bottom_right(), {}, Want::weights);
+      const auto b =
+          scaled_dot_product_attention(q.view(), plain, causal_bottom_right(), {}, Want::weights);
       EXPECT_TRUE(same_bits(a.output.view(), b.output.view()));
       EXPECT_TRUE(same_bits(a.weights.view(), b.weights.view()));
     }
@@ -259,7 +261,7 @@ TEST(PagedKeyValueCache, RefusesPoolsThatAreNone) {
   PagedKeyValueCache<float> empty(0, 4, 2, 1, 2);
   TestTensor<float> q({2, 1, 1, 2});
   q.fill_value(1);
-  EXPECT_EQ(scaled_dot_product_attention(q.view(), empty, causal()).output(1, 0, 0, 1), 0);
+  EXPECT_EQ(scaled_dot_product_attention(q.view(), empty, no_mask()).output(1, 0, 0, 1), 0);
 }
 
 // Any history of appends, cuts, shared prefixes and refusals: what counts is what a plain cache

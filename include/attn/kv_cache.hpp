@@ -60,7 +60,9 @@ inline namespace ATTN_ERRORS {
 /// The last query of each batch stands at the last key of its sequence, so query i is at position
 /// length(b) - Sq + i, for causal() and causal_bottom_right() too, unless options.query_offset or a
 /// mask says otherwise. So a chunk is appended first and attended to then; a call that appends
-/// nothing attends to what another layer has appended. Throws, Cost and Error: as for tensors.
+/// nothing attends to what another layer has appended; causal() throws ShapeError where no sequence
+/// holds as many tokens as q has and nothing sets the offset: the queries' own keys are not there
+/// yet. Throws, Cost and Error: as for tensors.
 template <class Q, class C, class O, class M = NoMask,
           std::enable_if_t<detail::is_cache_v<C> && detail::is_tensor_v<O>, int> = 0,
           class Extra = AttentionOutputs<detail::AccumulationOf<Q, C, O>>>

@@ -83,6 +83,12 @@ const Failure kFailures[] = {
        attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
                                           floats({1, 2, 5, 6}), floats({1, 2, 3, 6}), mask);
      }},
+    {"attention before the cache is appended to",
+     [] {
+       const attn::KeyValueCache<float> cache(1, 2, 8, 4);
+       attn::scaled_dot_product_attention(floats({1, 2, 1, 4}), cache, floats({1, 2, 1, 4}),
+                                          attn::causal());
+     }},
     {"attention of Eigen matrices",
      [] {
        Eigen::MatrixXf matrix(3, 4), out(3, 5);

@@ -114,14 +114,18 @@ inline void check_inputs(const CallShapes& call, const Shape4& q, const Shape4& 
                "the heads of v must divide the heads of q");
 }
 
+/// What a description of a call is for: the call, or the size of its workspace.
+enum class Purpose { call, sizing };
+
 /// Checks the mask and the options that depend on shapes; returns the position of query 0.
 template <class M>
 PerBatch resolve_offset(CallShapes& call, const TensorRef& q, const KeyValueSource& source,
                         const PerBatch* past, const M& mask, const AttentionOptions& options,
-                        double largest) {
+                        double largest, Purpose purpose = Purpose::call) {
   MaskChecker checker(call, Shape4{q.shape.batch, q.shape.heads, q.shape.length, source.length},
                       largest);
   if (past != nullptr) checker.set_past(*past);
+  if (purpose == Purpose::sizing) checker.set_sizing();
   mask.check(checker);
   if (options.query_offset) checker.declare_offset("options.query_offset", *options.query_offset);
   if (!options.sinks.empty()) checker.check_per_head("options.sinks", options.sinks, true);

@@ -59,6 +59,8 @@ class MaskChecker {
   }
   /// The past of a cache: used if nothing else is said.
   void set_past(const PerBatch& past) { past_ = past; }
+  /// Sizes memory: the cache need not hold its keys yet.
+  void set_sizing() { is_sizing_ = true; }
 
   void use_key_lengths(const PerBatch& lengths) {
     check_per_batch("key_lengths", lengths);
@@ -128,11 +130,24 @@ class MaskChecker {
           "causal_bottom_right() (offset Sk - Sq), causal_from(offset) or options.query_offset");
     }
     if (offset_) return *offset_;
+    if (needs_offset_ && past_ && !is_sizing_ && all_negative(*past_)) {
+      call_.raise_shape(
+          "causal() over a cache of which no sequence holds as many tokens as q has: append the "
+          "keys and values of these tokens first, or say where the queries stand, as "
+          "causal_from(offset) or options.query_offset");
+    }
     if (past_) return *past_;
     return PerBatch(keys - queries);
   }
 
  private:
+  bool all_negative(const PerBatch& numbers) const {
+    const KeyRange batches = call_.batches(scores_.batch);
+    for (Index batch = batches.begin; batch < batches.end; ++batch) {
+      if (numbers[batch] >= 0) return false;
+    }
+    return batches.size() == scores_.batch && scores_.batch > 0;  // not one of a ragged batch
+  }
   bool differ(const PerBatch& a, const PerBatch& b) const {
     const KeyRange batches = call_.batches(scores_.batch);
     for (Index batch = batches.begin; batch < batches.end; ++batch) {
@@ -150,6 +165,7 @@ class MaskChecker {
   bool has_value_ = false;  // an offset was given as a number, not as Sk - Sq
   bool needs_offset_ = false;
   bool has_key_lengths_ = false;
+  bool is_sizing_ = false;
 };
 
 }  // namespace ATTN_BUILD

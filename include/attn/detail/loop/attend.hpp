@@ -100,7 +100,8 @@ std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyV
   add_inputs(shapes, q, source);
   check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
   check_options<double>(shapes, options);
-  resolve_offset(shapes, q, source, past, mask, options, (std::numeric_limits<double>::max)());
+  resolve_offset(shapes, q, source, past, mask, options, (std::numeric_limits<double>::max)(),
+                 Purpose::sizing);
   return (std::max)(workspace_bytes_of<float>(shapes, q, source, options),
                     workspace_bytes_of<double>(shapes, q, source, options));
 }

@@ -237,7 +237,7 @@ std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall& ragged, const M& 
     const PerBatch past = ragged.source.end - count;
     resolve_offset(call, ragged.part(ragged.q, 0, count, ragged.sequences()), ragged.keys_of(s),
                    ragged.is_cached ? &past : nullptr, mask, options,
-                   (std::numeric_limits<double>::max)());
+                   (std::numeric_limits<double>::max)(), Purpose::sizing);
   }
   return (std::max)(ragged_bytes_of<float>(shapes, ragged, options),
                     ragged_bytes_of<double>(shapes, ragged, options));
