@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "support/allocations.hpp"
+#include "support/element_types.hpp"
 #include "support/layers.hpp"
 #include "support/throws.hpp"
 
 namespace attn {
 namespace {
 
-using Eigen::bfloat16;
-using Eigen::half;
 using test::BookAnswers;
 using test::BookLayer;
 using test::config_of;
@@ -32,8 +31,7 @@ using test::TestTensor;
 
 template <class T>
 class BlockOf : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double, half, bfloat16>;
-TYPED_TEST_SUITE(BlockOf, ElementTypes, test::TypeNames);
+TYPED_TEST_SUITE(BlockOf, test::ElementTypes, test::TypeNames);
 
 /// gamma and beta of a block.
 template <class T>

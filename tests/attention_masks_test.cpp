@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/attention.hpp"
+#include "support/element_types.hpp"
 #include "support/mask_kinds.hpp"
 #include "support/oracle.hpp"
 
@@ -22,8 +23,7 @@ using test::TestTensor;
 
 template <class T>
 class EachMaskOf : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double, Eigen::half, Eigen::bfloat16>;
-TYPED_TEST_SUITE(EachMaskOf, ElementTypes, test::TypeNames);
+TYPED_TEST_SUITE(EachMaskOf, test::ElementTypes, test::TypeNames);
 
 TYPED_TEST(EachMaskOf, AgreesWithItsFormula) {
   for (const Sizes& sizes : test::mask_sizes()) {

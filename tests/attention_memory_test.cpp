@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/attention.hpp"
+#include "support/element_types.hpp"
 #include "support/guard_pages.hpp"
 #include "support/oracle.hpp"
 #include "support/tensors.hpp"
@@ -14,8 +15,6 @@
 namespace attn {
 namespace {
 
-using Eigen::bfloat16;
-using Eigen::half;
 using test::GuardAt;
 using test::GuardedMemory;
 using test::Inputs;
@@ -24,8 +23,7 @@ using test::TestTensor;
 
 template <class T>
 class MemoryOf : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double, half, bfloat16>;
-TYPED_TEST_SUITE(MemoryOf, ElementTypes, test::TypeNames);
+TYPED_TEST_SUITE(MemoryOf, test::ElementTypes, test::TypeNames);
 
 // Every tensor ends (or begins) at a forbidden page, the masks, the arrays and the workspace too.
 TYPED_TEST(MemoryOf, NothingIsTouchedOutsideTheTensors) {

@@ -41,8 +41,8 @@ class Traps {
 
 template <class T>
 class TrapsWith : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double, Eigen::half>;
-TYPED_TEST_SUITE(TrapsWith, ElementTypes, test::TypeNames);
+using TrapTypes = ::testing::Types<float, double, Eigen::half>;
+TYPED_TEST_SUITE(TrapsWith, TrapTypes, test::TypeNames);
 
 TYPED_TEST(TrapsWith, FiniteInputRaisesNothing) {
   using A = AccumulationType<TypeParam>;

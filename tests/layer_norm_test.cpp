@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/allocations.hpp"
+#include "support/element_types.hpp"
 #include "support/tensors.hpp"
 #include "support/throws.hpp"
 
@@ -27,8 +28,7 @@ using test::TestTensor;
 
 template <class T>
 class LayerNormOf : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double, half, bfloat16>;
-TYPED_TEST_SUITE(LayerNormOf, ElementTypes, test::TypeNames);
+TYPED_TEST_SUITE(LayerNormOf, test::ElementTypes, test::TypeNames);
 
 /// One row by the formula, in long double.
 std::vector<long double> normalized(const std::vector<long double>& row, double epsilon) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "support/element_types.hpp"
 #include "support/oracle.hpp"
 #include "support/tensors.hpp"
 #include "support/throws.hpp"
@@ -25,8 +26,7 @@ using test::TestTensor;
 
 template <class T>
 class MergeOf : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(MergeOf, ElementTypes, test::TypeNames);
+TYPED_TEST_SUITE(MergeOf, test::AccumulationTypes, test::TypeNames);
 
 // Parts of any sizes, empty ones too, merged one after the other in place; one holds the sink.
 TYPED_TEST(MergeOf, PartsAreTheWhole) {

@@ -6,6 +6,7 @@
 
 #include "attn/attn.hpp"
 #include "cases/probes.hpp"
+#include "support/element_types.hpp"
 #include "support/oracle.hpp"
 
 namespace attn {
@@ -14,8 +15,7 @@ namespace {
 
 template <class T>
 class MaskedRows : public ::testing::Test {};
-using AllTypes = ::testing::Types<double, float, Eigen::half, Eigen::bfloat16>;
-TYPED_TEST_SUITE(MaskedRows, AllTypes, TypeNames);
+TYPED_TEST_SUITE(MaskedRows, ElementTypes, TypeNames);
 
 // pytorch/pytorch#103963: rows of a boolean mask that are false throughout give NaN.
 TYPED_TEST(MaskedRows, D01BooleanRowsOfFalseAreZero) {

@@ -11,6 +11,7 @@
 #include "attn/reference.hpp"
 #include "support/formula.hpp"
 #include "support/oracle.hpp"
+#include "support/results.hpp"
 #include "support/tensors.hpp"
 #include "support/values.hpp"
 
@@ -22,6 +23,16 @@ inline AttentionConfig config_of(Index model_dim, Index num_heads, Index num_kv_
   config.model_dim = model_dim;
   config.num_heads = num_heads;
   config.num_kv_heads = num_kv_heads;
+  return config;
+}
+
+/// Every size differs, and none follows from the others.
+inline AttentionConfig distinct_config() {
+  AttentionConfig config = config_of(10, 6, 3);
+  config.head_dim = 5;
+  config.value_dim = 4;
+  config.key_input_dim = 7;
+  config.value_input_dim = 9;
   return config;
 }
 
@@ -83,6 +94,24 @@ struct LayerTensors {
     value.fill_uniform(seed + 2, 2);
   }
 };
+
+/// Outputs for a layer of this config and these inputs.
+template <class T>
+Results<T> results_of(const AttentionConfig& config, const LayerTensors<T>& in,
+                      Layout layout = Layout::contiguous) {
+  const Shape4& q = in.query.shape();
+  return Results<T>(q, {q.batch, config.num_heads, q.length, in.key.shape().length}, layout);
+}
+
+template <class T, class M = NoMask>
+Results<T> forward(const GroupedQueryAttention<T>& layer, const LayerTensors<T>& in,
+                   const M& mask = M(), const AttentionOptions& options = {},
+                   Layout layout = Layout::contiguous) {
+  Results<T> results = results_of(layer.config(), in, layout);
+  layer.forward(in.query.view(), in.key.view(), in.value.view(), results.out.view(), mask, options,
+                results.extra());
+  return results;
+}
 
 /// How the book rounds the result of a stage: to T, or not at all.
 template <class T>

@@ -1,19 +1,19 @@
-// linear held to the sum by the book: element types, sizes, strides, bits, memory, errors.
-#include "attn/layers/linear.hpp"
-#include "attn/thread_pool.hpp"
-
+// linear held to the sum by the book: element types, sizes, strides, bits, memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <ostream>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "attn/layers/linear.hpp"
+#include "attn/thread_pool.hpp"
 #include "support/allocations.hpp"
+#include "support/element_types.hpp"
 #include "support/oracle.hpp"
 #include "support/tensors.hpp"
-#include "support/throws.hpp"
 
 namespace attn {
 namespace {
@@ -21,14 +21,12 @@ namespace {
 using Eigen::bfloat16;
 using Eigen::half;
 using test::Layout;
-using test::message_of;
 using test::same_bits;
 using test::TestTensor;
 
 template <class T>
 class LinearOf : public ::testing::Test {};
-using ElementTypes = ::testing::Types<float, double, half, bfloat16>;
-TYPED_TEST_SUITE(LinearOf, ElementTypes, test::TypeNames);
+TYPED_TEST_SUITE(LinearOf, test::ElementTypes, test::TypeNames);
 
 struct LinearSizes {
   Index batch, length, in, out;
@@ -339,84 +337,6 @@ TEST(LinearMemory, IsOneAllocationWhateverTheNumberOfTokens) {
   EXPECT_LT(bytes, std::size_t{2} << 20);
   EXPECT_LT(bytes_of(double(), 500), std::size_t{2} << 20);
   EXPECT_LT(bytes_of(half(), 1), std::size_t{1} << 20);
-}
-
-// ---- Errors.
-
-struct LinearCall {
-  Shape4 x{2, 1, 4, 3}, weight{1, 1, 5, 3}, y{2, 1, 4, 5};
-  LinearOptions options;
-
-  template <class Error>
-  std::string error() const {
-    TestTensor<float> x_(x), weight_(weight), y_(y);
-    const float bias[5] = {};
-    const std::string text = message_of<Error>([&] {
-      linear(x_.view(), LinearWeights<float>{weight_.view(), bias}, y_.view(), options);
-    });
-    EXPECT_TRUE(y_.is_untouched());
-    return text;
-  }
-};
-
-TEST(LinearErrors, OfShapes) {
-  const auto error_of = [](const auto& spoil) {
-    LinearCall call;
-    spoil(call);
-    return call.error<ShapeError>();
-  };
-  EXPECT_EQ(error_of([](LinearCall& c) { c.x.heads = 2; }),
-            "linear: x must be [batch, 1, length, in]; got x [2, 2, 4, 3], weight [1, 1, 5, 3], "
-            "bias [1, 1, 1, 5], out [2, 1, 4, 5]");
-  const std::string weight = "linear: weight must be [1, 1, out, dim of x]; got x [2, 1, 4, 3], ";
-  EXPECT_EQ(error_of([](LinearCall& c) { c.weight.dim = 4; }),
-            weight + "weight [1, 1, 5, 4], bias [1, 1, 1, 5], out [2, 1, 4, 5]");
-  EXPECT_EQ(error_of([](LinearCall& c) { c.weight.heads = 2; }),
-            weight + "weight [1, 2, 5, 3], bias [1, 1, 1, 5], out [2, 1, 4, 5]");
-  const std::string out =
-      "linear: out must be [batch of x, 1, length of x, length of weight]; got x [2, 1, 4, 3], "
-      "weight [1, 1, 5, 3], bias [1, 1, 1, 5], out ";
-  EXPECT_EQ(error_of([](LinearCall& c) { c.y.batch = 1; }), out + "[1, 1, 4, 5]");
-  EXPECT_EQ(error_of([](LinearCall& c) { c.y.length = 5; }), out + "[2, 1, 5, 5]");
-  EXPECT_EQ(error_of([](LinearCall& c) { c.y.dim = 4; }), out + "[2, 1, 4, 4]");
-}
-
-TEST(LinearErrors, OfMemory) {
-  std::vector<float> memory(100);
-  const Tensor4<float> x(memory.data(), {1, 1, 4, 3}), w(memory.data() + 12, {1, 1, 5, 3});
-  EXPECT_EQ(message_of<ShapeError>([&] {
-              linear(x, LinearWeights<float>{w}, Tensor4<float>(memory.data() + 11, {1, 1, 4, 5}));
-            }),
-            "linear: out overlaps x in memory; got x [1, 1, 4, 3], weight [1, 1, 5, 3], out [1, 1, "
-            "4, 5]");
-  EXPECT_EQ(message_of<ShapeError>([&] {
-              linear(x, LinearWeights<float>{w}, Tensor4<float>(memory.data() + 26, {1, 1, 4, 5}));
-            }),
-            "linear: out overlaps weight in memory; got x [1, 1, 4, 3], weight [1, 1, 5, 3], out "
-            "[1, 1, 4, 5]");
-  EXPECT_EQ(message_of<ShapeError>([&] {
-              linear(x, LinearWeights<float>{w, memory.data() + 49},
-                     Tensor4<float>(memory.data() + 30, {1, 1, 4, 5}));
-            }),
-            "linear: out overlaps bias in memory; got x [1, 1, 4, 3], weight [1, 1, 5, 3], bias "
-            "[1, 1, 1, 5], out [1, 1, 4, 5]");
-  EXPECT_EQ(message_of<ShapeError>([&] {
-              linear(x, LinearWeights<float>{Tensor4<const float>(nullptr, {1, 1, 5, 3})},
-                     Tensor4<float>(memory.data() + 30, {1, 1, 4, 5}));
-            }),
-            "linear: weight is not empty, but its pointer is null; got x [1, 1, 4, 3], weight [1, "
-            "1, 5, 3]");
-}
-
-TEST(LinearErrors, OfTheInstructionSet) {
-  if (active_instruction_set() == InstructionSet::neon) GTEST_SKIP() << "neon is here";
-  LinearCall call;
-  call.options.instruction_set = InstructionSet::neon;
-  EXPECT_EQ(call.error<OptionError>(),
-            std::string("linear: options.instruction_set neon is not offered by this CPU; its best "
-                        "is ") +
-                detail::name_of(active_instruction_set()) +
-                "; got x [2, 1, 4, 3], weight [1, 1, 5, 3], bias [1, 1, 1, 5], out [2, 1, 4, 5]");
 }
 
 }  // namespace

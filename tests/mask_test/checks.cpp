@@ -1,0 +1,195 @@
+// What the checks of a call ask of a mask: where the queries stand, and what is refused.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attn/mask.hpp"
+#include "mask_test/tiles.hpp"
+#include "support/throws.hpp"
+#include "support/values.hpp"
+
+namespace attn {
+namespace {
+
+using test::message_of;
+
+/// The offset of each batch that a call of this shape would use.
+template <class M>
+std::vector<Index> offsets_of(const M& mask, const Shapes& s,
+                              const std::optional<PerBatch>& option = {}) {
+  detail::CallShapes call("call");
+  const Tensor4<const float> q(nullptr, {s.batch, s.heads, s.queries, 0});
+  call.add_input("q", detail::TensorRef(q));
+  detail::MaskChecker checker(call, {s.batch, s.heads, s.queries, s.keys},
+                              double((std::numeric_limits<float>::max)()));
+  if (option) checker.declare_offset("options.query_offset", *option);
+  mask.check(checker);
+  const PerBatch offset = checker.resolve_offset();
+  std::vector<Index> result;
+  for (Index b = 0; b < s.batch; ++b) result.push_back(offset[b]);
+  return result;
+}
+
+const Shapes kShort{2, 3, 2, 5, 0}, kSquare{2, 3, 5, 5, 0};
+using Offsets = std::vector<Index>;
+
+TEST(QueryOffset, ComesFromTheFirstThatSaysIt) {
+  EXPECT_EQ(offsets_of(no_mask(), kShort), (Offsets{3, 3}));
+  EXPECT_EQ(offsets_of(no_mask(), kShort, PerBatch(1)), (Offsets{1, 1}));
+  EXPECT_EQ(offsets_of(causal(), kSquare), (Offsets{0, 0}));
+  EXPECT_EQ(offsets_of(causal(), kShort, PerBatch(2)), (Offsets{2, 2}));
+  EXPECT_EQ(offsets_of(causal_top_left(), kShort), (Offsets{0, 0}));
+  EXPECT_EQ(offsets_of(causal_bottom_right(), kShort), (Offsets{3, 3}));
+  const std::vector<Index> past = {1, 4};
+  EXPECT_EQ(offsets_of(causal_from(past), kShort), (Offsets{1, 4}));
+  EXPECT_EQ(offsets_of(causal_from(-7), kShort), (Offsets{-7, -7}));
+  // Another mask of the same call follows, on either side.
+  EXPECT_EQ(offsets_of(causal() & causal_from(2), kShort), (Offsets{2, 2}));
+  EXPECT_EQ(offsets_of(sliding_window(1, 1) & causal_from(past), kShort), (Offsets{1, 4}));
+  EXPECT_EQ(offsets_of(causal_from(past) & alibi(), kShort), (Offsets{1, 4}));
+  EXPECT_EQ(offsets_of(sliding_window(1, 1), kShort), (Offsets{3, 3}));
+}
+
+TEST(QueryOffset, TwoThatAgreeAreLegal) {
+  const std::vector<Index> past = {3, 3};
+  EXPECT_EQ(offsets_of(causal_from(past) & causal_from(3), kShort, PerBatch(3)), (Offsets{3, 3}));
+  EXPECT_EQ(offsets_of(causal_bottom_right() & causal_from(past), kShort), (Offsets{3, 3}));
+  EXPECT_EQ(offsets_of(causal_top_left() & causal_bottom_right(), kSquare), (Offsets{0, 0}));
+  EXPECT_EQ(offsets_of(causal_top_left() & causal_top_left(), kShort), (Offsets{0, 0}));
+}
+
+TEST(QueryOffset, TwoThatDifferAreAnError) {
+  const std::vector<Index> past = {3, 2};
+  EXPECT_EQ(message_of<OptionError>(
+                [&] { offsets_of(causal_top_left() & causal_bottom_right(), kShort); }),
+            "call: causal_top_left() and causal_bottom_right() give different positions to the "
+            "queries; got q [2, 3, 2, 0]");
+  EXPECT_EQ(message_of<OptionError>([&] { offsets_of(causal_from(past), kShort, PerBatch(3)); }),
+            "call: options.query_offset and causal_from(offset) give different positions to the "
+            "queries; got q [2, 3, 2, 0]");
+  EXPECT_THROW(offsets_of(causal_bottom_right() & causal_from(past), kShort), OptionError);
+  EXPECT_THROW(offsets_of(causal_bottom_right() & sliding_window(1, 1), kShort, PerBatch(0)),
+               OptionError);
+  // Only the last of three differs from the first.
+  EXPECT_THROW(offsets_of(causal_from(3) & causal_bottom_right() & causal_top_left(), kShort),
+               OptionError);
+}
+
+TEST(QueryOffset, CausalAsksWhereTheQueriesStand) {
+  EXPECT_EQ(message_of<ShapeError>([] { offsets_of(causal(), kShort); }),
+            "call: causal() needs as many queries as keys, or a position: use causal_top_left() "
+            "(offset 0), causal_bottom_right() (offset Sk - Sq), causal_from(offset) or "
+            "options.query_offset; got q [2, 3, 2, 0]");
+  EXPECT_THROW(offsets_of(AnyMask(causal() & sliding_window(1, 0)), kShort), ShapeError);
+  EXPECT_THROW(offsets_of(sliding_window(1, 0) & causal(), kShort), ShapeError);
+}
+
+TEST(QueryOffset, KeyLengthsLeaveTheEndOpen) {
+  const std::vector<Index> lengths = {2, 4};
+  const KeyLengthsMask valid = key_lengths(lengths);
+  const std::string rest =
+      " with key_lengths and a query length that is not the key length: say where the queries "
+      "stand, as causal_from(offset) or options.query_offset (length - Sq: at the end of the valid "
+      "keys); got q [2, 3, 2, 0]";
+  const auto position_users = std::vector<std::pair<AnyMask, std::string>>{
+      {causal_bottom_right(), "causal_bottom_right()"},
+      {sliding_window(1, 0), "sliding_window()"},
+      {alibi(), "alibi()"},
+      {keep_if([](ScorePosition) { return true; }), "keep_if()"},
+      {drop_if([](ScorePosition) { return true; }), "drop_if()"},
+      {modify_score([](auto score, ScorePosition) { return score; }), "modify_score()"},
+  };
+  for (const auto& [mask, name] : position_users) {
+    EXPECT_EQ(message_of<ShapeError>([&, m = mask] { offsets_of(m & valid, kShort); }),
+              "call: " + name + rest);
+    EXPECT_EQ(message_of<ShapeError>([&, m = mask] { offsets_of(valid & m, kShort); }),
+              "call: " + name + rest);
+    // As many queries as keys, or a number: nothing is open.
+    EXPECT_EQ(offsets_of(mask & valid, kSquare), (Offsets{0, 0}));
+  }
+  EXPECT_THROW(offsets_of(causal() & valid, kShort), ShapeError);
+  EXPECT_EQ(offsets_of(causal() & valid, kSquare), (Offsets{0, 0}));
+  EXPECT_EQ(offsets_of(valid, kShort), (Offsets{3, 3})) << "no position matters";
+  EXPECT_EQ(offsets_of(causal_top_left() & valid, kShort), (Offsets{0, 0}));
+  EXPECT_EQ(offsets_of(causal_from(1) & valid & alibi(), kShort), (Offsets{1, 1}));
+  EXPECT_EQ(offsets_of(sliding_window(1, 0) & valid, kShort, PerBatch(2)), (Offsets{2, 2}));
+  EXPECT_EQ(offsets_of(causal_from(3) & causal_bottom_right() & valid, kShort), (Offsets{3, 3}));
+  EXPECT_EQ(offsets_of(causal_bottom_right() & causal_from(3) & valid, kShort), (Offsets{3, 3}));
+}
+
+TEST(MaskChecks, SayWhatIsWrong) {
+  const auto error_of = [](const AnyMask& mask) {
+    return message_of<std::invalid_argument>([&] { offsets_of(mask, kShort); });
+  };
+  EXPECT_EQ(error_of(sliding_window(-1, 0)),
+            "call: sliding_window(left, right) takes 0 or more on each side, got left -1, right 0; "
+            "got q [2, 3, 2, 0]");
+  EXPECT_EQ(error_of(sliding_window(kUnlimited, -5)),
+            "call: sliding_window(left, right) takes 0 or more on each side, got left " +
+                std::to_string(kUnlimited) + ", right -5; got q [2, 3, 2, 0]");
+  const std::vector<int> three = {1, 2, 3}, long_one = {1, 6}, negative = {0, -1};
+  EXPECT_EQ(error_of(key_lengths(three)),
+            "call: key_lengths must hold one number, or one each batch of q, 2, got 3; got q [2, "
+            "3, 2, 0]");
+  EXPECT_EQ(error_of(key_lengths(long_one)),
+            "call: key_lengths must lie within 0 and the number of keys 5, got 6 for batch 1; got "
+            "q [2, 3, 2, 0]");
+  EXPECT_EQ(error_of(key_lengths(negative)),
+            "call: key_lengths must lie within 0 and the number of keys 5, got -1 for batch 1; got "
+            "q [2, 3, 2, 0]");
+  EXPECT_EQ(error_of(key_lengths(6)),
+            "call: key_lengths must lie within 0 and the number of keys 5, got 6 for batch 0; got "
+            "q [2, 3, 2, 0]");
+  EXPECT_EQ(error_of(causal_from(three)),
+            "call: causal_from(offset) must hold one number, or one each batch of q, 2, got 3; got "
+            "q [2, 3, 2, 0]");
+  const std::vector<double> two_slopes = {1, 2}, infinite = {1, test::infinity<double>(), 2},
+                            nan = {test::quiet_nan<double>(), 1, 2}, wide = {1, 2, 1e39};
+  EXPECT_EQ(error_of(alibi(two_slopes)),
+            "call: alibi slopes must hold one number a query head, 3, got 2; got q [2, 3, 2, 0]");
+  EXPECT_EQ(error_of(alibi(infinite)),
+            "call: alibi slopes must be finite in the accumulation type, got inf; got q [2, 3, 2, "
+            "0]");
+  EXPECT_EQ(error_of(alibi(nan)),
+            "call: alibi slopes must be finite in the accumulation type, got nan; got q [2, 3, 2, "
+            "0]");
+  EXPECT_NE(error_of(alibi(wide)).find("must be finite in the accumulation type"),
+            std::string::npos);
+}
+
+TEST(MaskChecks, MaskTensorsHaveTheShapeOfTheScores) {
+  bool mask[1] = {true};
+  float bias[1] = {0};
+  const auto error_of = [](const AnyMask& m) {
+    return message_of<ShapeError>([&] { offsets_of(m, kShort); });
+  };
+  const Shape4 wrong[] = {{1, 1, 5, 2}, {3, 1, 2, 5}, {2, 2, 2, 5}, {2, 3, 2, 4}, {0, 3, 2, 5}};
+  for (const Shape4& shape : wrong) {
+    const std::string text = detail::describe("", shape);
+    EXPECT_EQ(error_of(keep_where(Tensor4<bool>(mask, shape))),
+              "call: the keep_where mask must have the shape of the scores, or 1, on every axis: "
+              "scores [2, 3, 2, 5]; got q [2, 3, 2, 0], keep_where mask" +
+                  text);
+    EXPECT_EQ(error_of(drop_where(Tensor4<bool>(mask, shape))),
+              "call: the drop_where mask must have the shape of the scores, or 1, on every axis: "
+              "scores [2, 3, 2, 5]; got q [2, 3, 2, 0], drop_where mask" +
+                  text);
+    EXPECT_EQ(error_of(add_bias(Tensor4<float>(bias, shape))),
+              "call: the add_bias bias must have the shape of the scores, or 1, on every axis: "
+              "scores [2, 3, 2, 5]; got q [2, 3, 2, 0], add_bias bias" +
+                  text);
+  }
+  EXPECT_EQ(error_of(add_bias(Tensor4<float>(bias, {1, 1, -1, 1}))),
+            "call: add_bias bias has a negative extent; got q [2, 3, 2, 0], add_bias bias [1, 1, "
+            "-1, 1]");
+  EXPECT_EQ(error_of(no_mask() & keep_where(Tensor4<bool>(nullptr, {1, 1, 1, 1}))),
+            "call: keep_where mask is not empty, but its pointer is null; got q [2, 3, 2, 0], "
+            "keep_where mask [1, 1, 1, 1]");
+}
+
+}  // namespace
+}  // namespace attn
