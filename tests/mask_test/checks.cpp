@@ -3,12 +3,14 @@
 
 #include <limits>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "attn/mask.hpp"
 #include "mask_test/tiles.hpp"
+#include "support/error_cases.hpp"
 #include "support/throws.hpp"
 #include "support/values.hpp"
 
@@ -121,67 +123,54 @@ TEST(QueryOffset, KeyLengthsLeaveTheEndOpen) {
   EXPECT_EQ(offsets_of(causal_bottom_right() & causal_from(3) & valid, kShort), (Offsets{3, 3}));
 }
 
+/// How each mask is wrong, and the rule that its error states.
+using WrongMasks = std::vector<std::pair<AnyMask, std::string>>;
+
 TEST(MaskChecks, SayWhatIsWrong) {
-  const auto error_of = [](const AnyMask& mask) {
-    return message_of<std::invalid_argument>([&] { offsets_of(mask, kShort); });
-  };
-  EXPECT_EQ(error_of(sliding_window(-1, 0)),
-            "call: sliding_window(left, right) takes 0 or more on each side, got left -1, right 0; "
-            "got q [2, 3, 2, 0]");
-  EXPECT_EQ(error_of(sliding_window(kUnlimited, -5)),
-            "call: sliding_window(left, right) takes 0 or more on each side, got left " +
-                std::to_string(kUnlimited) + ", right -5; got q [2, 3, 2, 0]");
   const std::vector<int> three = {1, 2, 3}, long_one = {1, 6}, negative = {0, -1};
-  EXPECT_EQ(error_of(key_lengths(three)),
-            "call: key_lengths must hold one number, or one each batch of q, 2, got 3; got q [2, "
-            "3, 2, 0]");
-  EXPECT_EQ(error_of(key_lengths(long_one)),
-            "call: key_lengths must lie within 0 and the number of keys 5, got 6 for batch 1; got "
-            "q [2, 3, 2, 0]");
-  EXPECT_EQ(error_of(key_lengths(negative)),
-            "call: key_lengths must lie within 0 and the number of keys 5, got -1 for batch 1; got "
-            "q [2, 3, 2, 0]");
-  EXPECT_EQ(error_of(key_lengths(6)),
-            "call: key_lengths must lie within 0 and the number of keys 5, got 6 for batch 0; got "
-            "q [2, 3, 2, 0]");
-  EXPECT_EQ(error_of(causal_from(three)),
-            "call: causal_from(offset) must hold one number, or one each batch of q, 2, got 3; got "
-            "q [2, 3, 2, 0]");
   const std::vector<double> two_slopes = {1, 2}, infinite = {1, test::infinity<double>(), 2},
                             nan = {test::quiet_nan<double>(), 1, 2}, wide = {1, 2, 1e39};
-  EXPECT_EQ(error_of(alibi(two_slopes)),
-            "call: alibi slopes must hold one number a query head, 3, got 2; got q [2, 3, 2, 0]");
-  EXPECT_EQ(error_of(alibi(infinite)),
-            "call: alibi slopes must be finite in the accumulation type, got inf; got q [2, 3, 2, "
-            "0]");
-  EXPECT_EQ(error_of(alibi(nan)),
-            "call: alibi slopes must be finite in the accumulation type, got nan; got q [2, 3, 2, "
-            "0]");
-  EXPECT_NE(error_of(alibi(wide)).find("must be finite in the accumulation type"),
-            std::string::npos);
+  const std::string window = "sliding_window(left, right) takes 0 or more on each side, got ",
+                    lengths = "key_lengths must lie within 0 and the number of keys 5, got ",
+                    each_batch = " must hold one number, or one each batch of q, 2, got 3",
+                    slopes = "alibi slopes must be finite in the accumulation type, got ";
+  for (const auto& [mask, rule] : WrongMasks{
+           {sliding_window(-1, 0), window + "left -1, right 0"},
+           {sliding_window(kUnlimited, -5),
+            window + "left " + std::to_string(kUnlimited) + ", right -5"},
+           {key_lengths(three), "key_lengths" + each_batch},
+           {key_lengths(long_one), lengths + "6 for batch 1"},
+           {key_lengths(negative), lengths + "-1 for batch 1"},
+           {key_lengths(6), lengths + "6 for batch 0"},
+           {causal_from(three), "causal_from(offset)" + each_batch},
+           {alibi(two_slopes), "alibi slopes must hold one number a query head, 3, got 2"},
+           {alibi(infinite), slopes + "inf"},
+           {alibi(nan), slopes + "nan"},
+           {alibi(wide), slopes + "1e+39"},
+       }) {
+    EXPECT_EQ(message_of<std::invalid_argument>([&, m = mask] { offsets_of(m, kShort); }),
+              "call: " + rule + "; got q [2, 3, 2, 0]");
+  }
 }
 
 TEST(MaskChecks, MaskTensorsHaveTheShapeOfTheScores) {
-  bool mask[1] = {true};
+  bool flag[1] = {true};
   float bias[1] = {0};
   const auto error_of = [](const AnyMask& m) {
     return message_of<ShapeError>([&] { offsets_of(m, kShort); });
   };
   const Shape4 wrong[] = {{1, 1, 5, 2}, {3, 1, 2, 5}, {2, 2, 2, 5}, {2, 3, 2, 4}, {0, 3, 2, 5}};
   for (const Shape4& shape : wrong) {
-    const std::string text = detail::describe("", shape);
-    EXPECT_EQ(error_of(keep_where(Tensor4<bool>(mask, shape))),
-              "call: the keep_where mask must have the shape of the scores, or 1, on every axis: "
-              "scores [2, 3, 2, 5]; got q [2, 3, 2, 0], keep_where mask" +
-                  text);
-    EXPECT_EQ(error_of(drop_where(Tensor4<bool>(mask, shape))),
-              "call: the drop_where mask must have the shape of the scores, or 1, on every axis: "
-              "scores [2, 3, 2, 5]; got q [2, 3, 2, 0], drop_where mask" +
-                  text);
-    EXPECT_EQ(error_of(add_bias(Tensor4<float>(bias, shape))),
-              "call: the add_bias bias must have the shape of the scores, or 1, on every axis: "
-              "scores [2, 3, 2, 5]; got q [2, 3, 2, 0], add_bias bias" +
-                  text);
+    for (const auto& [mask, name] :
+         WrongMasks{{keep_where(Tensor4<bool>(flag, shape)), "keep_where mask"},
+                    {drop_where(Tensor4<bool>(flag, shape)), "drop_where mask"},
+                    {add_bias(Tensor4<float>(bias, shape)), "add_bias bias"}}) {
+      EXPECT_EQ(error_of(mask),
+                "call: the " + name +
+                    " must have the shape of the scores, or 1, on every axis: scores [2, 3, 2, 5]; "
+                    "got q [2, 3, 2, 0], " +
+                    test::list_of({{name.c_str(), shape}}, 1));
+    }
   }
   EXPECT_EQ(error_of(add_bias(Tensor4<float>(bias, {1, 1, -1, 1}))),
             "call: add_bias bias has a negative extent; got q [2, 3, 2, 0], add_bias bias [1, 1, "

@@ -216,47 +216,47 @@ TEST(RotaryEmbedding, TurnsByGivenTables) {
 }
 
 TEST(RotaryEmbedding, RefusesWhatMakesNoSense) {
-  const auto message = [](Index head_dim, double base, const RotaryOptions& options = {}) {
-    return message_of<OptionError>(
-        [&] { RotaryEmbedding(head_dim, RotaryPairing::half_split, base, options); });
-  };
   const auto with = [](const RotaryScaling& scaling) {
     RotaryOptions options;
     options.scaling = scaling;
     return options;
   };
-  RotaryOptions options;
-  EXPECT_EQ(message(7, 10000),
-            "RotaryEmbedding: rotary_dim must be even, more than 0 and at most head_dim, got "
-            "rotary_dim 7, head_dim 7");
-  EXPECT_EQ(message(0, 10000),
-            "RotaryEmbedding: rotary_dim must be even, more than 0 and at most head_dim, got "
-            "rotary_dim 0, head_dim 0");
-  options.rotary_dim = 10;
-  EXPECT_EQ(message(8, 10000, options),
-            "RotaryEmbedding: rotary_dim must be even, more than 0 and at most head_dim, got "
-            "rotary_dim 10, head_dim 8");
-  EXPECT_EQ(message(8, 0), "RotaryEmbedding: base must be finite and more than 0, got 0");
-  EXPECT_EQ(message(8, std::nan("")),
-            "RotaryEmbedding: base must be finite and more than 0, got nan");
-  EXPECT_EQ(message(8, 10000, with(RotaryScaling::linear(0))),
-            "RotaryEmbedding: the factor of a scaling must be finite and more than 0, got 0");
-  EXPECT_EQ(message(8, 10000, with(RotaryScaling::yarn(2, 0))),
-            "RotaryEmbedding: the original_length of a scaling must be more than 0, got 0");
-  EXPECT_EQ(message(8, 10000, with(RotaryScaling::dynamic_ntk(2, 4, 0))),
-            "RotaryEmbedding: the length of a scaling must be more than 0, got 0");
-  EXPECT_EQ(message(8, 1, with(RotaryScaling::yarn(2, 4))),
-            "RotaryEmbedding: yarn needs a base of more than 1, got 1");
-  RotaryScaling yarn = RotaryScaling::yarn(2, 4);
-  yarn.beta_fast = 0.5;
-  EXPECT_EQ(message(8, 10000, with(yarn)),
-            "RotaryEmbedding: yarn needs beta_fast >= beta_slow > 0, got 0.5 and 1");
-  yarn = RotaryScaling::yarn(2, 4);
-  yarn.attention_factor = std::nan("");
-  EXPECT_EQ(message(8, 10000, with(yarn)), "RotaryEmbedding: attention_factor must be finite");
-  EXPECT_EQ(message(8, 10000, with(RotaryScaling::llama3(8, 8192, 4, 4))),
-            "RotaryEmbedding: llama3 needs high_frequency_factor > low_frequency_factor, got "
-            "4 and 4");
+  RotaryOptions ten;
+  ten.rotary_dim = 10;
+  RotaryScaling swapped = RotaryScaling::yarn(2, 4), no_factor = swapped;
+  swapped.beta_fast = 0.5;
+  no_factor.attention_factor = std::nan("");
+  const std::string dim = "rotary_dim must be even, more than 0 and at most head_dim, got ",
+                    base = "base must be finite and more than 0, got ";
+  struct Case {
+    Index head_dim;
+    double base;
+    RotaryOptions options;
+    std::string rule;
+  };
+  for (const Case& c : std::vector<Case>{
+           {7, 10000, {}, dim + "rotary_dim 7, head_dim 7"},
+           {0, 10000, {}, dim + "rotary_dim 0, head_dim 0"},
+           {8, 10000, ten, dim + "rotary_dim 10, head_dim 8"},
+           {8, 0, {}, base + "0"},
+           {8, std::nan(""), {}, base + "nan"},
+           {8, 10000, with(RotaryScaling::linear(0)),
+            "the factor of a scaling must be finite and more than 0, got 0"},
+           {8, 10000, with(RotaryScaling::yarn(2, 0)),
+            "the original_length of a scaling must be more than 0, got 0"},
+           {8, 10000, with(RotaryScaling::dynamic_ntk(2, 4, 0)),
+            "the length of a scaling must be more than 0, got 0"},
+           {8, 1, with(RotaryScaling::yarn(2, 4)), "yarn needs a base of more than 1, got 1"},
+           {8, 10000, with(swapped), "yarn needs beta_fast >= beta_slow > 0, got 0.5 and 1"},
+           {8, 10000, with(no_factor), "attention_factor must be finite"},
+           {8, 10000, with(RotaryScaling::llama3(8, 8192, 4, 4)),
+            "llama3 needs high_frequency_factor > low_frequency_factor, got 4 and 4"},
+       }) {
+    EXPECT_EQ(message_of<OptionError>([&] {
+                RotaryEmbedding(c.head_dim, RotaryPairing::half_split, c.base, c.options);
+              }),
+              "RotaryEmbedding: " + c.rule);
+  }
 }
 
 TEST(RotaryEmbedding, RefusesTensorsThatDoNotFit) {
