@@ -120,7 +120,7 @@ TEST(Masks, AFiniteBiasNeverDropsAndMinusInfinityDropsEvenNan) {
   const ScoreTile<float> tile{row, {0, 5}, scores, 5, 1, InstructionSet::best};
   const BiasMask mask = add_bias(bias.view());
   mask.modify(tile);
-  mask.apply(tile, false);
+  mask.apply(tile);
   const float most = (std::numeric_limits<float>::max)();
   EXPECT_EQ(scores[0], -most);  // clamped to float's range before it is added
   EXPECT_EQ(scores[1], -most);
@@ -132,7 +132,7 @@ TEST(Masks, AFiniteBiasNeverDropsAndMinusInfinityDropsEvenNan) {
 
   // Whatever later masks make of a dropped score, it stays dropped.
   scores[2] = 7;
-  mask.apply(tile, true);
+  mask.reapply(tile);
   EXPECT_TRUE(is_dropped(scores[2]));
 }
 

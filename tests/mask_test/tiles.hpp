@@ -65,7 +65,7 @@ void check_tile(const AnyMask& mask, const test::Formula& formula, const RowBloc
     TileMemory<A> memory(rows, keys, rows_inner, set);
     const std::vector<A> before = memory.scores;
     mask.modify(memory.tile);
-    if (cover != Cover::all) mask.apply(memory.tile, false);
+    if (cover != Cover::all) mask.apply(memory.tile);
     std::vector<bool> is_entry(before.size());
     for (Index row = 0; row < rows.count; ++row) {
       for (Index key = keys.begin; key < keys.end; ++key) {
