@@ -20,11 +20,10 @@ using test::message_of;
 const double kInfinity = test::infinity<double>(), kNaN = test::quiet_nan<double>();
 
 TEST(OptionErrors, OfNumbersOutOfRange) {
-  const std::string scale = "options.scale must be finite in the accumulation type, got ",
-                    softcap =
-                        "options.softcap must be finite in the accumulation type and 0 "
-                        "(none) or more, got ",
-                    dropout = "options.dropout.probability must lie within 0 and 1, got ";
+  const std::string scale = "options.scale must be finite in the accumulation type, got ";
+  const std::string softcap =
+      "options.softcap must be finite in the accumulation type and 0 (none) or more, got ";
+  const std::string dropout = "options.dropout.probability must lie within 0 and 1, got ";
   test::expect_errors<OptionError, Call>({
       {[](Call& c) { c.options.scale = kNaN; }, scale + "nan"},
       {[](Call& c) { c.options.scale = -kInfinity; }, scale + "-inf"},
