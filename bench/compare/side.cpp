@@ -92,8 +92,8 @@ Call decode_from(Memory& memory, const Sizes& s, Cache cache) {
   return [=] { attn::scaled_dot_product_attention(x.q, *held, x.out, attn::causal()); };
 }
 Call decode_paged(Memory& memory, const Sizes& s, Index page) {
-  return decode_from(memory, s, attn::PagedKeyValueCache<float>(s.keys / page, page, 1,
-                                                                s.kv_heads, s.dim));
+  return decode_from(memory, s,
+                     attn::PagedKeyValueCache<float>(s.keys / page, page, 1, s.kv_heads, s.dim));
 }
 
 attn::AttentionConfig layer_config() {

@@ -1,4 +1,4 @@
-// attn/cost.hpp - level 4: what attention layers cost: parameters, flops, bytes of cache.
+// attn/cost.hpp - level 14: what attention layers cost: parameters, flops, bytes of cache.
 #pragma once
 
 #include <ostream>
@@ -7,6 +7,8 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/checked_size.hpp"
+#include "attn/detail/projection/layer_sizes.hpp"
+#include "attn/detail/text/numbers.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/error.hpp"
 #include "attn/layers/attention_config.hpp"

@@ -34,8 +34,7 @@ class SequenceStarts {
   template <class Starts, std::enable_if_t<std::is_convertible_v<Starts&&, PerBatch> &&
                                                !std::is_arithmetic_v<std::decay_t<Starts>>,
                                            int> = 0>
-  SequenceStarts(Starts&& starts)
-      : query_(std::forward<Starts>(starts)), key_(query_) {}
+  SequenceStarts(Starts&& starts) : query_(std::forward<Starts>(starts)), key_(query_) {}
   SequenceStarts(PerBatch query_starts, PerBatch key_starts)
       : query_(query_starts), key_(key_starts) {}
 

@@ -10,6 +10,7 @@ set(rooms_1 base)
 set(rooms_3 kernels text)
 set(rooms_4 rows)
 set(rooms_5 call)
+set(rooms_6 masks)
 set(rooms_7 forms)
 set(rooms_8 steps)
 set(rooms_9 loop)
@@ -19,18 +20,23 @@ set(rooms_15 layers)
 # Public headers, by level.
 set(level_0 config.hpp)
 set(level_1 error.hpp executor.hpp layers/coefficients.hpp layers/initialization.hpp random.hpp)
-set(level_2 instruction_set.hpp layers/executor_options.hpp openmp.hpp tensor.hpp thread_pool.hpp)
-set(level_3 caches/cache_shape.hpp layers/attention_config.hpp options.hpp tile.hpp)
-set(level_4 cost.hpp heatmap.hpp layers/rotary_scaling.hpp reference.hpp)
-set(level_6 masks/concept.hpp layers/layer_norm.hpp)
-set(level_7 layers/rms_norm.hpp masks/function.hpp masks/positional.hpp masks/tensor.hpp)
+set(level_2
+  heatmap_options.hpp instruction_set.hpp layers/executor_options.hpp openmp.hpp tensor.hpp
+  thread_pool.hpp)
+set(level_3
+  caches/cache_shape.hpp layers/attention_config.hpp layers/rotary_scaling.hpp options.hpp tile.hpp)
+set(level_4 heatmap.hpp reference.hpp)
+set(level_6 layers/linear_weights.hpp layers/norm_weights.hpp masks/concept.hpp)
+set(level_7 masks/function.hpp masks/positional.hpp masks/tensor.hpp)
 set(level_8 mask.hpp)
 set(level_10 attention.hpp)
 set(level_11
   caches/contiguous.hpp caches/paged.hpp caches/rolling.hpp inspect.hpp merge.hpp)
 set(level_12 kv_cache.hpp)
 set(level_13 ragged.hpp)
-set(level_14 layers/head_transform.hpp layers/linear.hpp layers/rotary.hpp)
+set(level_14
+  cost.hpp layers/head_transform.hpp layers/layer_norm.hpp layers/linear.hpp layers/rms_norm.hpp
+  layers/rotary.hpp)
 set(level_16 layers/multi_head.hpp)
 set(level_17 layers/attention_block.hpp)
 set(level_18 attn.hpp)

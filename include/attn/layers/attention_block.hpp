@@ -2,138 +2,25 @@
 // normalisation around it, as transformers stack them (normalised after the sum).
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "attn/config.hpp"
-#include "attn/detail/base/float_bits.hpp"
-#include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/call/coefficients.hpp"
-#include "attn/detail/call/parallel.hpp"
-#include "attn/detail/layers/layer_pass.hpp"
-#include "attn/detail/layers/layer_weights.hpp"
-#include "attn/detail/rows/convert.hpp"
-#include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/detail/text/text.hpp"
-#include "attn/executor.hpp"
+#include "attn/detail/layers/block_pass.hpp"
+#include "attn/detail/layers/layer_calls.hpp"
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/initialization.hpp"
-#include "attn/layers/layer_norm.hpp"
 #include "attn/layers/multi_head.hpp"
+#include "attn/layers/norm_weights.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
-#include "attn/random.hpp"
 #include "attn/tensor.hpp"
-#include "attn/tile.hpp"
 
 namespace attn {
 
 /// What a block does: `evaluation` drops nothing, `training` does.
 enum class BlockMode { evaluation, training };
-
-namespace detail {
-
-/// What surrounds the layer of a block.
-template <class T>
-struct BlockSettings {
-  double dropout = 0;
-  LayerNormWeights<T> norm;
-};
-
-inline namespace ATTN_ERRORS {
-
-template <class T>
-BlockSettings<T> check_settings(const BlockSettings<T>& settings, Index model_dim) {
-  CallShapes call("AttentionBlock");
-  add_coefficients(call, "gamma", settings.norm.gamma, model_dim);
-  add_coefficients(call, "beta", settings.norm.beta, model_dim);
-  require_count(call, "gamma", settings.norm.gamma, "a feature", model_dim);
-  require_count(call, "beta", settings.norm.beta, "a feature", model_dim);
-  const double p = settings.dropout;
-  if (!is_finite(p) || p < 0 || p > 1) {
-    raise_option_error("AttentionBlock: dropout must lie within 0 and 1, got " + general(p));
-  }
-  if (!is_valid_epsilon(settings.norm.epsilon)) {
-    raise_option_error("AttentionBlock: epsilon must be finite and 0 or more, got " +
-                       general(settings.norm.epsilon));
-  }
-  return settings;
-}
-
-/// Dropout on the features [B, 1, S, D]: each is dropped or scaled up.
-template <class T>
-void drop_features(const Tensor4<T>& features, const Dropout& dropout, Executor* executor) {
-  using A = AccumulationType<T>;
-  const std::uint64_t threshold = dropout_threshold(dropout.probability);
-  const A scale =
-      dropout.probability < 1 ? static_cast<A>(1.0 / (1.0 - dropout.probability)) : A(0);
-  const Index length = features.length();
-  for_each_item(executor, worker_count(executor), features.batch() * length,
-                [&](Index, Index item) {
-                  const Index batch = item / length, row = item % length;
-                  const RandomPlane plane(RandomPlane::Stream::block_features, dropout.seed,
-                                          dropout.offset, batch, 0);
-                  plane.for_each(row, 0, features.dim(), [&](Index column, std::uint32_t bits) {
-                    T& value = features(batch, 0, row, column);
-                    value = bits < threshold ? T(0) : round_to<T>(static_cast<A>(value) * scale);
-                  });
-                });
-}
-
-/// out = LayerNorm(out + residual), row by row.
-template <class T>
-void add_and_normalize(const Tensor4<T>& out, const Tensor4<const T>& residual,
-                       const LayerNormWeights<T>& norm, Executor* executor) {
-  using A = AccumulationType<T>;
-  const Index length = out.length(), dim = out.dim();
-  for_each_item(executor, worker_count(executor), out.batch() * length, [&](Index, Index item) {
-    T* const row = &out(item / length, 0, item % length, 0);
-    const T* const added = &residual(item / length, 0, item % length, 0);
-    const Index stride = out.stride().dim, added_stride = residual.stride().dim;
-    for (Index d = 0; d < dim; ++d) {
-      T& value = row[d * stride];
-      value = round_to<T>(static_cast<A>(value) + static_cast<A>(added[d * added_stride]));
-    }
-    normalize_row<A>(row, stride, dim, norm, row, stride);
-  });
-}
-
-template <class T, class M>
-void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
-               const LayerInputs<T>& inputs, const Tensor4<T>& out, const M& mask,
-               AttentionOptions options, const AttentionOutputs<AccumulationType<T>>& extra,
-               BlockMode mode) {
-  LayerPass<T> pass("AttentionBlock::forward", layer, inputs);
-  pass.set_outputs({out, extra, options.workspace});
-  const Index dim = layer.config.model_dim;
-  pass.require_apart("gamma of the block", row_of(settings.norm.gamma, dim));
-  pass.require_apart("beta of the block", row_of(settings.norm.beta, dim));
-  if (options.dropout.probability != 0) {
-    pass.shapes().raise_option(
-        "options.dropout.probability must be 0: the block has a dropout of its own, which "
-        "BlockMode::training turns on; got " +
-        general(options.dropout.probability));
-  }
-  if (mode == BlockMode::training) options.dropout.probability = settings.dropout;
-  pass.prepare(mask, options);
-  pass.set_rotary(nullptr);
-  pass.allocate("attention().workspace_bytes");
-  pass.project_inputs();
-  pass.transform_heads(0);
-  pass.attend();
-  if (options.dropout.probability > 0) {
-    drop_features(pass.heads(), options.dropout, pass.executor());
-  }
-  pass.project_output();
-  add_and_normalize(out, inputs.query, settings.norm, pass.executor());
-}
-
-}  // namespace ATTN_ERRORS
-}  // namespace detail
 
 /// A layer in a block:
 ///
@@ -183,7 +70,8 @@ class AttentionBlock {
         "attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention), or "
         "the third of query, key, value");
     detail::run_block(attention_.weights_, settings_, detail::layer_inputs<T>(x, x, x, true),
-                      detail::layer_output<T>(out), mask, options, extra, mode);
+                      detail::layer_output<T>(out), mask, options, extra,
+                      mode == BlockMode::training);
   }
 
   /// Cross-attention, or any other choice of inputs; query is added to the output.
@@ -194,9 +82,9 @@ class AttentionBlock {
                                   const AttentionOutputs<Accumulation>& extra = {},
                                   BlockMode mode = BlockMode::evaluation) const {
     static_assert(is_mask_v<M>, "attn: argument 5 of forward must be a mask of attn/mask.hpp");
-    detail::run_block(attention_.weights_, settings_,
-                      detail::layer_inputs<T>(query, key, value, false),
-                      detail::layer_output<T>(out), mask, options, extra, mode);
+    detail::run_block(
+        attention_.weights_, settings_, detail::layer_inputs<T>(query, key, value, false),
+        detail::layer_output<T>(out), mask, options, extra, mode == BlockMode::training);
   }
 
   /// The layer inside: its config, its weights, and how many bytes of options.workspace a forward

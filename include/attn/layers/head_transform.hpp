@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "attn/layers/rms_norm.hpp"
+#include "attn/layers/norm_weights.hpp"
 
 namespace attn {
 

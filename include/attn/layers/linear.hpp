@@ -3,101 +3,18 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/call/check.hpp"
-#include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/call/work_memory.hpp"
-#include "attn/detail/projection/linear_call.hpp"
+#include "attn/detail/projection/linear_product.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/executor.hpp"
-#include "attn/instruction_set.hpp"
-#include "attn/layers/coefficients.hpp"
+#include "attn/layers/linear_weights.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {
-
-/// The weights of y = x W^T + b, as PyTorch's Linear stores them. Views: they own nothing.
-///
-/// Memory of (in x out), to be used as x W, is the same view with its strides swapped:
-/// Tensor4<const T>(data, {1, 1, out, in}, {0, 0, 1, out}). A part of a fused weight [3 * out, in]
-/// is fused.slice_length(first, out) with the bias Span(bias + first, out).
-template <class T>
-struct LinearWeights {
-  Tensor4<const T> weight;         ///< [1, 1, out, in], any strides
-  Coefficients<T> bias = nullptr;  ///< `out` elements, or none; a bare pointer: unchecked
-};
-
-/// Who computes a linear layer, and how. No choice changes a bit, but for the instruction set.
-/// Members have the names that they have in AttentionOptions; see ExecutorOptions.
-struct LinearOptions {
-  /// Who runs the work. Unset: the calling thread alone.
-  Executor* executor = nullptr;
-  /// Forces a lower instruction set than the CPU's best; OptionError if the CPU lacks it.
-  InstructionSet instruction_set = InstructionSet::best;
-  /// Scratch memory, which calls at the same time must not share; linear_workspace_bytes says how
-  /// much. Unset: allocated once a call.
-  Workspace workspace;
-};
-
-namespace detail {
-
-template <class A, class T>
-LinearCall<A> linear_call(const TensorRef& x, const LinearWeights<T>& weights, const TensorRef& out,
-                          InstructionSet set) {
-  return LinearCall<A>(x, TensorRef(weights.weight), row_of(weights.bias, weights.weight.length()),
-                       out, set);
-}
-
-inline namespace ATTN_ERRORS {
-
-/// The rules of one product. `out` is null where only its scratch is asked for.
-template <class T>
-void check_linear(CallShapes& call, const TensorRef& x, const LinearWeights<T>& weights,
-                  const TensorRef* out, const LinearOptions& options) {
-  call.add_input("x", x);
-  call.add_input("weight", TensorRef(weights.weight));
-  add_coefficients(call, "bias", weights.bias, weights.weight.length());
-  if (out != nullptr) call.add_output("out", *out);
-  const Shape4& w = weights.weight.shape();
-  call.require(x.shape.heads == 1, "x must be [batch, 1, length, in]");
-  call.require(w == Shape4{1, 1, w.length, x.shape.dim}, "weight must be [1, 1, out, dim of x]");
-  require_count(call, "bias", weights.bias, "a row of weight", w.length);
-  call.require(out == nullptr || out->shape == Shape4{x.shape.batch, 1, x.shape.length, w.length},
-               "out must be [batch of x, 1, length of x, length of weight]");
-  AttentionOptions rules;
-  rules.instruction_set = options.instruction_set;
-  check_options<double>(call, rules);
-}
-
-template <class A, class T>
-void run_linear(const TensorRef& x, const LinearWeights<T>& weights, const TensorRef& out,
-                const LinearOptions& options) {
-  CallShapes shapes("linear");
-  check_linear(shapes, x, weights, &out, options);
-  const LinearCalls<A, 1> product{{linear_call<A>(x, weights, out, options.instruction_set)}};
-  if (product.items() == 0) return;
-  const Index workers = product.workers(worker_count(options.executor));
-  const WorkMemory memory(shapes, options.workspace, product.bytes(workers),
-                          "linear_workspace_bytes");
-  product.run(options.executor, workers, memory.data());
-}
-
-/// The scratch of a product that is summed in A.
-template <class A, class T>
-std::size_t linear_bytes_of(const TensorRef& x, const LinearWeights<T>& weights, InstructionSet set,
-                            Index offered) {
-  const LinearCalls<A, 1> product{{linear_call<A>(x, weights, TensorRef(), set)}};
-  return product.items() == 0 ? 0 : product.bytes(product.workers(offered)) + Arena::kAlignment;
-}
-
-}  // namespace ATTN_ERRORS
-}  // namespace detail
 
 inline namespace ATTN_ERRORS {
 

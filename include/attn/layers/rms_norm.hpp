@@ -1,51 +1,15 @@
-// attn/layers/rms_norm.hpp - level 7: root-mean-square normalisation over the last dim.
+// attn/layers/rms_norm.hpp - level 14: root-mean-square normalisation over the last dim.
 #pragma once
 
-#include <cmath>
-
 #include "attn/config.hpp"
-#include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/rows/convert.hpp"
-#include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/executor.hpp"
-#include "attn/layers/coefficients.hpp"
+#include "attn/detail/projection/normalize.hpp"
 #include "attn/layers/executor_options.hpp"
-#include "attn/layers/layer_norm.hpp"
+#include "attn/layers/norm_weights.hpp"
 #include "attn/options.hpp"
-#include "attn/tensor.hpp"
 
 namespace attn {
-
-/// What RMS normalisation scales by. A view: it owns nothing. (Gemma's checkpoints store gamma
-/// - 1.)
-template <class T>
-struct RmsNormWeights {
-  Coefficients<T> gamma = nullptr;  ///< `dim` factors, or none: 1; a bare pointer: unchecked
-  double epsilon = 1e-6;            ///< added to the mean square; finite, 0 or more
-};
-
-namespace detail {
-
-/// Normalises one row; out may be x.
-template <class A, class X, class T, class O>
-void rms_normalize_row(const X* x, Index x_stride, Index dim, const RmsNormWeights<T>& weights,
-                       O* out, Index out_stride) {
-  const A sum = sum_side_by_side<A>(dim, [&](Index d) {
-    const A element = static_cast<A>(x[d * x_stride]);
-    return element * element;
-  });
-  const A size = std::sqrt(sum / static_cast<A>(dim) + static_cast<A>(weights.epsilon));
-  const A factor = bits_of(size) == 0 ? A(0) : 1 / size;  // a row of zeros, without epsilon
-  for (Index d = 0; d < dim; ++d) {
-    A value = static_cast<A>(x[d * x_stride]) * factor;
-    if (weights.gamma != nullptr) value *= static_cast<A>(weights.gamma[d]);
-    out[d * out_stride] = round_to<O>(value);
-  }
-}
-
-}  // namespace detail
 
 inline namespace ATTN_ERRORS {
 

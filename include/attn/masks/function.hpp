@@ -2,7 +2,6 @@
 // lambdas.
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -10,24 +9,11 @@
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/kernels/micro_kernels.hpp"
+#include "attn/detail/masks/score_function.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/tile.hpp"
 
 namespace attn {
-
-namespace detail {
-
-/// Slope of one head; see alibi_slopes.
-inline double alibi_slope(Index head, Index num_heads) {
-  Index power = 1;
-  while (power * 2 <= num_heads) power *= 2;
-  const double step =
-      head < power ? 8.0 / static_cast<double>(power) : 4.0 / static_cast<double>(power);
-  const Index place = head < power ? head + 1 : 2 * (head - power) + 1;
-  return std::exp2(-step * static_cast<double>(place));
-}
-
-}  // namespace detail
 
 /// The slopes of ALiBi: for n heads, a power of two, 2^(-8/n), 2^(-16/n), ... 2^-8; otherwise those
 /// of the power of two below n, then every second of the one above.
@@ -112,30 +98,6 @@ PredicateMask<F> drop_if(F f) {
                 "attn::drop_if takes a const callable bool(ScorePosition)");
   return PredicateMask<F>(std::move(f), false);
 }
-
-namespace detail {
-
-/// Whether F takes float scores alone: a function object whose operator() is no template.
-template <class F>
-struct TakesFloat {
-  template <class C, class R, class S, class... Rest>
-  static constexpr bool test(R (C::*)(S, Rest...) const) {
-    return std::is_same_v<std::decay_t<S>, float>;
-  }
-  template <class C, class R, class S, class... Rest>
-  static constexpr bool test(R (C::*)(S, Rest...) const noexcept) {
-    return std::is_same_v<std::decay_t<S>, float>;
-  }
-};
-template <class F, class = void>
-inline constexpr bool takes_float_v = false;
-template <class F>
-inline constexpr bool takes_float_v<F, std::void_t<decltype(&F::operator())>> =
-    TakesFloat<F>::test(&F::operator());
-template <class R, class... Rest>
-inline constexpr bool takes_float_v<R (*)(float, Rest...), void> = true;
-
-}  // namespace detail
 
 /// The user's score function: score = f(score, position).
 template <class F>

@@ -1,7 +1,6 @@
 // attn/masks/tensor.hpp - level 7: masks and biases that are tensors of the shape of the scores.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -10,121 +9,13 @@
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/kernels/micro_kernels.hpp"
-#include "attn/detail/rows/number_formats.hpp"
+#include "attn/detail/masks/score_tensor.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/masks/concept.hpp"
 #include "attn/tensor.hpp"
 #include "attn/tile.hpp"
 
 namespace attn {
-namespace detail {
-
-/// Where the elements of a mask or bias lie (an axis of length 1 has stride 0 in a TensorRef, which
-/// broadcasts it) that belong to lines of scores: entry i of line l is
-/// element offset + l * line_stride + i * entry_stride.
-struct ScorePlaces {
-  Index offset, line_stride, entry_stride;
-};
-
-inline Index place_of(const ScorePosition& at, const Stride4& stride) {
-  return at.batch * stride.batch + at.head * stride.heads + at.query * stride.length +
-         at.key * stride.dim;
-}
-
-/// Calls f(scores, lines, count, stride, places) for the parts of a tile, lines of adjacent scores,
-/// and their places in a tensor of (batch, head, query, key) with these strides (0: broadcast).
-template <class A, class F>
-void for_each_with(const ScoreTile<A>& tile, const Stride4& stride, const F& f) {
-  tile.for_each_part(
-      [&](A* scores, Index lines, Index count, Index line_stride, Index head, Index query) {
-        const Index offset = tile.rows.batch * stride.batch + head * stride.heads +
-                             query * stride.length + tile.keys.begin * stride.dim;
-        f(scores, lines, count, line_stride,
-          tile.lines_are_keys() ? ScorePlaces{offset, stride.dim, stride.length}
-                                : ScorePlaces{offset, stride.length, stride.dim});
-      });
-}
-
-/// out[i] = element offset + i * stride of a bias; what is finite, but too wide for A, becomes its
-/// largest or lowest number.
-template <class A>
-void load_biases(const TensorRef& bias, Index offset, Index stride, Index count, A* out,
-                 const WidenTable& widen) {
-  if constexpr (std::is_same_v<A, float>) {
-    if (bias.format->type == NumberType::float64) {
-      const double* const first = static_cast<const double*>(bias.data) + offset;
-      for (Index i = 0; i < count; ++i) out[i] = clamp_to<A>(first[i * stride]);
-      return;
-    }
-  }
-  bias.format->load(bias.data, offset, stride, count, out, widen);
-}
-
-/// Calls f(line, entry, lines, count, biases) for blocks of biases, as they lie or converted to A.
-template <class A, class F>
-void with_converted(const TensorRef& bias, const ScorePlaces& places, Index lines, Index count,
-                    const WidenTable& widen, const F& f) {
-  if (bias.format->type == kPlainType<A>) {
-    f(0, 0, lines, count,
-      ScoreElements<A>{static_cast<const A*>(bias.data) + places.offset, places.line_stride,
-                       places.entry_stride});
-    return;
-  }
-  // Along the axis that is inner in the tensor, mostly the keys'.
-  constexpr Index kInner = 64, kOuter = 16;
-  A block[kOuter * kInner];
-  const bool lines_are_inner = places.line_stride == 1;
-  const Index outer_stride = lines_are_inner ? places.entry_stride : places.line_stride;
-  const Index inner_stride = lines_are_inner ? places.line_stride : places.entry_stride;
-  const Index outer_count = lines_are_inner ? count : lines;
-  const Index inner_count = lines_are_inner ? lines : count;
-  for (Index outer = 0; outer < outer_count; outer += kOuter) {
-    const Index outer_size = (std::min)(kOuter, outer_count - outer);
-    for (Index inner = 0; inner < inner_count; inner += kInner) {
-      const Index inner_size = (std::min)(kInner, inner_count - inner);
-      const Index first = places.offset + outer * outer_stride + inner * inner_stride;
-      for (Index i = 0; i < outer_size; ++i) {
-        load_biases(bias, first + i * outer_stride, inner_stride, inner_size, block + i * kInner,
-                    widen);
-      }
-      if (lines_are_inner) {
-        f(inner, outer, inner_size, outer_size, ScoreElements<A>{block, 1, kInner});
-      } else {
-        f(outer, inner, outer_size, inner_size, ScoreElements<A>{block, kInner, 1});
-      }
-    }
-  }
-}
-
-}  // namespace detail
-
-namespace detail {
-
-/// Whether an argument in the place of a mask tensor is neither a Tensor4 nor a Tensor4Buffer.
-template <class Argument>
-inline constexpr bool is_matrix_or_wrong_v =
-    !is_tensor_v<Argument> ||
-    has_eigen_memory_v<std::remove_cv_t<std::remove_reference_t<Argument>>>;
-
-/// An Eigen matrix [Sq|1, Sk|1] in the place of a mask tensor; T is for what is none.
-template <class T, class Argument>
-auto mask_matrix_view(Argument&& argument) {
-  using Plain = std::remove_cv_t<std::remove_reference_t<Argument>>;
-  static_assert(has_eigen_memory_v<Plain>,
-                "attn: a mask or bias is an attn::Tensor4 view [B|1, Hq|1, Sq|1, Sk|1] or an Eigen "
-                "matrix [Sq|1, Sk|1]; a std::vector is viewed through its data(), but one of bool, "
-                "which holds bits, must be copied to std::uint8_t first");
-  static_assert(!is_plain_v<Plain> || std::is_lvalue_reference_v<Argument>,
-                "attn: a mask keeps a view of its matrix, which must not be a temporary");
-  if constexpr (has_eigen_memory_v<Plain>) {
-    return view_tokens(argument, 1, 1);
-  } else {
-    return Tensor4<const T>();
-  }
-}
-
-}  // namespace detail
-
 /// A boolean tensor [B|1, Hq|1, Sq|1, Sk|1]; elements that are not zero are true.
 class DenseMask : public Mask {
  public:

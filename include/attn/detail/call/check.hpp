@@ -23,7 +23,7 @@
 #include "attn/detail/kernels/micro_kernels.hpp"
 #include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/detail/text/text.hpp"
+#include "attn/detail/text/numbers.hpp"
 #include "attn/options.hpp"
 #include "attn/random.hpp"
 #include "attn/tile.hpp"

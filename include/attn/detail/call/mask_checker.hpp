@@ -12,7 +12,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call_shapes.hpp"
-#include "attn/detail/text/text.hpp"
+#include "attn/detail/text/numbers.hpp"
 #include "attn/options.hpp"
 
 namespace attn {

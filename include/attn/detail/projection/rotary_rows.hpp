@@ -19,6 +19,7 @@
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
+#include "attn/detail/projection/rotary_frequencies.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/error.hpp"

@@ -15,7 +15,7 @@
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/rows/transfer.hpp"
-#include "attn/detail/text/text.hpp"
+#include "attn/detail/text/numbers.hpp"
 
 namespace attn {
 namespace detail {

@@ -12,6 +12,7 @@
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/base/rounding.hpp"
 #include "attn/detail/call/call.hpp"
+#include "attn/detail/forms/row_tile.hpp"
 #include "attn/detail/forms/softmax_state.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
 #include "attn/detail/rows/tile_rows.hpp"

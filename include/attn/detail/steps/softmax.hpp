@@ -10,6 +10,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/call/call.hpp"
+#include "attn/detail/forms/row_tile.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
 #include "attn/random.hpp"
 #include "attn/tile.hpp"

@@ -11,6 +11,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/text/numbers.hpp"
 #include "attn/detail/text/text.hpp"
 #include "attn/tensor.hpp"
 

@@ -6,9 +6,6 @@
 #endif
 
 #include <algorithm>
-#include <ios>
-#include <locale>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,23 +13,6 @@
 
 namespace attn {
 namespace detail {
-
-inline std::string format_number(double value, int precision, std::ios_base::fmtflags format) {
-  std::ostringstream stream;
-  stream.imbue(std::locale::classic());
-  stream.setf(format, std::ios_base::floatfield);
-  stream.precision(precision);
-  stream << value;
-  return stream.str();
-}
-/// `value` with this many decimals.
-inline std::string fixed(double value, int decimals) {
-  return format_number(value, decimals, std::ios_base::fixed);
-}
-/// `value` with up to six significant digits.
-inline std::string general(double value) {
-  return format_number(value, 6, std::ios_base::fmtflags{});
-}
 
 /// The code points of UTF-8 text. What is not UTF-8 becomes U+FFFD, byte by byte.
 inline std::vector<char32_t> code_points(const std::string& text) {
