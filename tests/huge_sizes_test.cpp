@@ -107,10 +107,10 @@ TEST(HugeSizes, CachesAreRefused) {
   EXPECT_THROW(PagedKeyValueCache<float>(-kHuge, kHuge, 1, 0, 0), ShapeError);
   // A stream is endless, but its positions are counted.
   RollingKeyValueCache<double> stream(1, 0, 1, 1);
-  const Tensor4<double> many(nullptr, Shape4{1, 0, kHuge / 8, 1});
-  for (int i = 0; i < 15; ++i) stream.append(many, many);
+  const Tensor4<double> many(nullptr, Shape4{1, 0, kHuge / 64, 1});
+  for (int i = 0; i < 127; ++i) stream.append(many, many);
   EXPECT_THROW(stream.append(many, many), ShapeError);
-  EXPECT_EQ(stream.length(0), 15 * (kHuge / 8));
+  EXPECT_EQ(stream.length(0), 127 * (kHuge / 64));
 }
 
 // One call of each kind, whose first input is `x`.
@@ -132,8 +132,8 @@ TEST(HugeSizes, CallsRefuseViewsThatCannotBe) {
   };
   EXPECT_EQ(message_of<ShapeError>(
                 [&] { scaled_dot_product_attention(in.one, too_large[0], in.one, in.one); }),
-            "scaled_dot_product_attention: k is too large: its size in bytes overflows; got q [1, "
-            "1, 1, 1], k [0, 4611686018427387904, 1, 1]");
+            "scaled_dot_product_attention: k [0, 4611686018427387904, 1, 1] is too large: sizes in "
+            "bytes overflow; got q [1, 1, 1, 1], k [0, 4611686018427387904, 1, 1]");
   EXPECT_EQ(
       message_of<ShapeError>(
           [&] { scaled_dot_product_attention(in.one, in.one, too_far[0], in.one); }),
@@ -151,8 +151,8 @@ TEST(HugeSizes, CallsRefuseViewsThatCannotBe) {
     EXPECT_THROW(attention_workspace_bytes(x, in.one, in.one), ShapeError);
     EXPECT_THROW(inspect_attention(x, in.one, in.one, 0, 0), ShapeError);
     EXPECT_THROW(merge_attention(x, in.one, in.one, in.one, in.one, in.one), ShapeError);
-    EXPECT_THROW(linear(x, LinearWeights<float>{in.one, nullptr}, in.one), ShapeError);
-    EXPECT_THROW(linear(in.one, LinearWeights<float>{x, nullptr}, in.one), ShapeError);
+    EXPECT_THROW(linear(x, LinearWeights<float>{in.one, {}}, in.one), ShapeError);
+    EXPECT_THROW(linear(in.one, LinearWeights<float>{x, {}}, in.one), ShapeError);
     EXPECT_THROW(layer_norm(x, LayerNormWeights<float>(), in.one), ShapeError);
     EXPECT_THROW(rms_norm(x, RmsNormWeights<float>(), in.one), ShapeError);
     EXPECT_THROW(KeyValueCache<float>(x, in.one), ShapeError);
@@ -181,6 +181,47 @@ TEST(HugeSizes, ResultsThatCannotBeAreRefused) {
   const Tensor4<float> endless(&number, Shape4{1, 1, kHuge / 4, 1}, Stride4{});
   EXPECT_THROW(scaled_dot_product_attention(few, endless, endless, no_mask(), {}, Want::weights),
                ShapeError);
+}
+
+TEST(HugeSizes, WorkspacesThatCannotBeAreRefused) {
+  float number = 1;
+  const auto all_one = [&](const Shape4& shape) {
+    return Tensor4<float>(&number, shape, Stride4{});
+  };
+  constexpr Index kMany = Index{1} << 20;
+  // Partial results of each split of the keys.
+  const Tensor4<float> many_heads = all_one({1, kMany, kMany << 14, 1});
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              attention_workspace_bytes(all_one({kMany, kMany, 1, 1}), many_heads, many_heads);
+            }),
+            "attention_workspace_bytes: the call is too large: the size of its partial results "
+            "overflows; got q [1048576, 1048576, 1, 1], k [1, 1048576, 17179869184, 1], v [1, "
+            "1048576, 17179869184, 1]");
+  // Converted rows.
+  const Index wide = Index{1} << 56;
+  EXPECT_THROW(attention_workspace_bytes(all_one({1, 1, 1, wide}), all_one({1, 1, 1, wide}),
+                                         all_one({1, 1, 1, 1})),
+               ShapeError);
+  EXPECT_THROW(linear(all_one({1, 1, 1, wide}), LinearWeights<float>{all_one({1, 1, 1, wide}), {}},
+                      all_one({1, 1, 1, 1})),
+               ShapeError);
+  // What a layer projects.
+  AttentionConfig config;
+  config.model_dim = 1;
+  config.num_heads = 1;
+  config.head_dim = Index{1} << 12;
+  const GroupedQueryAttention<float> layer(config, 1);
+  const Tensor4<float> x = all_one({kMany, 1, kMany * kMany / 64, 1});
+  EXPECT_THROW(layer.workspace_bytes(x), ShapeError);
+  const Tensor4<float> alone = all_one({1, 1, Index{1} << 54, 1});
+  KeyValueCache<float> cache(1, 1, 4, config.head_dim);
+  EXPECT_THROW(layer.append(alone, alone, cache), ShapeError);
+  EXPECT_THROW(layer.step_workspace_bytes(alone, cache), ShapeError);
+  EXPECT_EQ(cache.length(0), 0);
+  // Far, and possible.
+  EXPECT_GT(attention_workspace_bytes(all_one({1, 1, 1, 1}), all_one({1, 1, kMany * kMany, 1}),
+                                      all_one({1, 1, kMany * kMany, 1})),
+            0u);
 }
 
 AttentionConfig config_of(Index model_dim, Index num_heads, Index head_dim = 0) {
@@ -275,7 +316,7 @@ TEST(InstructionSet, NumbersThatNameNoneAreRefused) {
         OptionError);
     LinearOptions linear_options;
     linear_options.instruction_set = set;
-    EXPECT_THROW(linear(in.one, LinearWeights<float>{in.one, nullptr},
+    EXPECT_THROW(linear(in.one, LinearWeights<float>{in.one, {}},
                         Tensor4<float>(&out, Shape4{1, 1, 1, 1}), linear_options),
                  OptionError);
   }

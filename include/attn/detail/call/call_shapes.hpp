@@ -99,6 +99,12 @@ class CallShapes {
     return sequence_ < 0 ? KeyRange{0, all} : KeyRange{sequence_, sequence_ + 1};
   }
 
+  /// Refuses a tensor so large that sizes of its copies could overflow.
+  void require_possible(const char* name, const Shape4& shape) const {
+    if (!is_possible(shape, kCopyBytes) || !is_possible({1, 1, 1, shape.dim}, kRowBytes)) {
+      raise_shape(describe(name, shape) + " is too large: sizes in bytes overflow");
+    }
+  }
   void require(bool holds, const char* rule) const {
     if (!holds) raise_shape(rule);
   }
@@ -115,6 +121,11 @@ class CallShapes {
 
  private:
   static constexpr int kMaxTensors = 24;
+  // Copies are held as double, up to eight of an element's size and, for each worker, of some rows
+  // (tiles of up to 4096, by up to 256 workers). Memory cannot hold tensors beyond these bounds;
+  // views with strides of 0 can name them.
+  static constexpr Index kCopyBytes = 8 * Index{sizeof(double)};
+  static constexpr Index kRowBytes = Index{4096} * 256 * Index{sizeof(double)};
 
   void add(const NamedTensor& added) {
     if (count_ == kMaxTensors) {  // more masks than that: keep the newest input in the last place
@@ -125,21 +136,20 @@ class CallShapes {
     if (s.batch < 0 || s.heads < 0 || s.length < 0 || s.dim < 0) {
       raise_shape(std::string(added.name) + " has a negative extent");
     }
-    if (!is_possible(s, added.tensor.element_size())) {
-      raise_shape(std::string(added.name) + " is too large: its size in bytes overflows");
-    }
-    if (!is_empty(s) && !is_within_reach(added.tensor)) {
-      const Stride4& stride = added.tensor.stride;
-      raise_shape(
-          std::string(added.name) + " has " +
-          describe("strides", Shape4{stride.batch, stride.heads, stride.length, stride.dim}) +
-          ", which lead too far: offsets in bytes overflow");
-    }
+    if (!is_small(added.tensor)) require_within_reach(added);
     if (added.tensor.data == nullptr && !is_empty(s)) {
       raise_shape(std::string(added.name) + " is not empty, but its pointer is null");
     }
   }
 
+  void require_within_reach(const NamedTensor& added) const {
+    require_possible(added.name, added.tensor.shape);
+    if (is_empty(added.tensor.shape) || is_within_reach(added.tensor)) return;
+    const Stride4& stride = added.tensor.stride;
+    raise_shape(std::string(added.name) + " has " +
+                describe("strides", Shape4{stride.batch, stride.heads, stride.length, stride.dim}) +
+                ", which lead too far: offsets in bytes overflow");
+  }
   void require_apart(const NamedTensor& output, const NamedTensor& other) const {
     if (overlaps(output.tensor, other.tensor)) {
       raise_shape(std::string(output.name) + " overlaps " + other.name + " in memory");

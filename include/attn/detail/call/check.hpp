@@ -132,6 +132,20 @@ PerBatch resolve_offset(CallShapes& call, const TensorRef& q, const KeyValueSour
   return checker.resolve_offset();
 }
 
+/// Refuses a call whose items of work, or the numbers that splits of its keys leave to be merged,
+/// are too many: views with strides of 0 may ask for that.
+template <class A>
+void require_countable(const CallShapes& shapes, const AttentionCall<A>& call) {
+  // Each row leaves its output, in whole vectors, a maximum and a sum for each split.
+  constexpr Index kMoreThanValues = 64;
+  const CheckedSize numbers = CheckedSize(call.num_groups()) * call.num_splits() *
+                              call.num_blocks() * call.plan.row_block *
+                              (CheckedSize(call.sizes.value_dim) + kMoreThanValues);
+  if (!(numbers * Index{sizeof(A)}).fits()) {
+    shapes.raise_shape("the call is too large: the size of its partial results overflows");
+  }
+}
+
 /// The work of a call whose inputs have been checked. `out` and `extra` may be null (for sizing).
 template <class A, class M>
 AttentionCall<A> describe_call(CallShapes& shapes, const TensorRef& q, const KeyValueSource& source,
@@ -178,6 +192,7 @@ AttentionCall<A> describe_call(CallShapes& shapes, const TensorRef& q, const Key
   call.dropout.factor = p < 1 ? static_cast<A>(1.0 / (1.0 - p)) : A(0);
 
   choose_kernels(call, options);
+  require_countable(shapes, call);
   return call;
 }
 

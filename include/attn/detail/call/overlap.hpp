@@ -21,30 +21,18 @@ constexpr bool is_empty(const Shape4& shape) {
   return shape.batch == 0 || shape.heads == 0 || shape.length == 0 || shape.dim == 0;
 }
 
-/// How far an axis leads from its first element to its last, in bytes. (-(stride + 1) + 1 is the
-/// magnitude of any negative stride.)
-constexpr CheckedSize axis_reach(Index extent, Index stride, Index element_size) {
-  if (extent < 2) return 0;
-  const CheckedSize magnitude =
-      stride < 0 ? CheckedSize(-(stride + 1)) + Index{1} : CheckedSize(stride);
-  return magnitude * (extent - 1) * element_size;
-}
-
 /// The bytes that a view may touch: [begin, end).
 struct ByteRange {
   std::uintptr_t begin, end;
 
   explicit ByteRange(const TensorRef& t) {
     begin = end = reinterpret_cast<std::uintptr_t>(t.data);
-    end += static_cast<std::uintptr_t>(t.element_size());
+    const auto element_size = static_cast<std::uintptr_t>(t.element_size());
+    end += element_size;
     const auto extend = [&](Index extent, Index stride) {
-      const auto reach =
-          static_cast<std::uintptr_t>(axis_reach(extent, stride, t.element_size()).value());
-      if (stride < 0) {
-        begin -= reach;
-      } else {
-        end += reach;
-      }
+      // Unsigned, so that strides of axes of length 1 may be anything.
+      (stride < 0 ? begin : end) += static_cast<std::uintptr_t>(extent - 1) *
+                                    static_cast<std::uintptr_t>(stride) * element_size;
     };
     extend(t.shape.batch, t.stride.batch);
     extend(t.shape.heads, t.stride.heads);
@@ -54,10 +42,14 @@ struct ByteRange {
 };
 
 /// Whether the elements of a view that is not empty lie within the reach of an Index of each other,
-/// in bytes. Strides of axes of length 1 may be anything.
+/// in bytes.
 inline bool is_within_reach(const TensorRef& t) {
   const auto reach = [&](Index extent, Index stride) {
-    return axis_reach(extent, stride, t.element_size());
+    if (extent == 1) return CheckedSize(0);  // any stride will do
+    // -(stride + 1) + 1 is the magnitude of any negative stride.
+    const CheckedSize magnitude =
+        stride < 0 ? CheckedSize(-(stride + 1)) + Index{1} : CheckedSize(stride);
+    return magnitude * (extent - 1) * t.element_size();
   };
   return (reach(t.shape.batch, t.stride.batch) + reach(t.shape.heads, t.stride.heads) +
           reach(t.shape.length, t.stride.length) + reach(t.shape.dim, t.stride.dim) +
@@ -71,6 +63,17 @@ inline bool overlaps(const Workspace& workspace, const TensorRef& tensor) {
   const ByteRange range(tensor);
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(workspace.data);
   return range.begin < begin + workspace.bytes && begin < range.end;
+}
+
+/// Whether no size or offset that comes from this view can overflow; most views are so small. The
+/// product of such extents, of the largest stride with each, and small multiples fit an Index.
+inline bool is_small(const TensorRef& t) {
+  constexpr Index kExtents = Index{1} << (sizeof(Index) * 8 / 4 - 2);  // 2^14
+  constexpr Index kStrides = Index{1} << (sizeof(Index) * 8 / 2 + 2);  // 2^34
+  const auto near = [](Index stride) { return stride > -kStrides && stride < kStrides; };
+  const Shape4& s = t.shape;
+  return (s.batch | s.heads | s.length | s.dim) < kExtents && near(t.stride.batch) &&
+         near(t.stride.heads) && near(t.stride.length) && near(t.stride.dim);
 }
 
 struct OverlapAxis {

@@ -187,6 +187,10 @@ class LayerPass {
     const TensorRef o(
         bshd(static_cast<T*>(nullptr),
              Shape4{q.shape.batch, q.shape.heads, q.shape.length, layer_.config.value_dim}));
+    shapes_.require_possible("the projected queries", q.shape);
+    shapes_.require_possible("the projected keys", keys().shape());
+    shapes_.require_possible("the projected values", values().shape());
+    shapes_.require_possible("the heads", o.shape);
     call_.emplace(describe_call<A>(shapes_, q, source, past, o, mask, options_, outputs_.extra));
     attention_bytes_ = workspace_bytes_of<A>(shapes_, q, source, options_);
     const InstructionSet set = options.instruction_set;
