@@ -110,7 +110,10 @@ void expect_sound_copies(const Owner& a, const Owner& b, bool copies_allocate = 
   for (const bool larger : {true, false}) {
     const Owner &from = larger ? a : b, &to = larger ? b : a;
     expect_strong(to, [&](Owner& object) { object = from; });
-    expect_strong(to, [&](Owner& object) { object = object; });  // NOLINT: that it may
+    expect_strong(to, [&](Owner& object) {
+      const Owner& itself = object;
+      object = itself;
+    });
   }
   EXPECT_EQ(answer(a), of_a);
   EXPECT_EQ(answer(b), of_b);
