@@ -118,7 +118,8 @@ TEST(Bf16WeightsOption, NeedLessThanTwoMebibytes) {
                                                nullptr, detail::TensorRef(), no_mask(), {}, {});
       detail::plan_work(call, &test::plain_tiles());
       EXPECT_NE(call.kernels.matrix_unit, nullptr);
-      EXPECT_LT(detail::scratch_bytes(call).total(1), std::size_t{2} << 20) << dim << ", " << value_dim;
+      EXPECT_LT(detail::scratch_bytes(call).total(1), std::size_t{2} << 20)
+          << dim << ", " << value_dim;
     }
   }
 }
