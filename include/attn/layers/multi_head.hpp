@@ -182,7 +182,9 @@ class GroupedQueryAttention {
                        no_mask(), options, rotary);
   }
 
-  /// How many bytes of options.workspace a step needs now; see attention_workspace_bytes.
+  /// How many bytes of options.workspace a step of such an x needs, at every length that the cache
+  /// can take: size it once. Chunks of fewer tokens may need more: ask for each that there will be.
+  /// It serves attend and append too.
   template <class X, class Cache, class M = NoMask>
   ATTN_ALWAYS_INLINE std::size_t step_workspace_bytes(const X& x, const Cache& cache,
                                                       const M& mask = M(),
