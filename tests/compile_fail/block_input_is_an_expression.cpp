@@ -1,4 +1,4 @@
-// error: attn: the inputs of a layer must be attn::Tensor4 views (or Tensor4Buffer)
+// error: attn: this Eigen expression has no elements in memory yet: evaluate it into a Matrix first
 #include "attn/layers/attention_block.hpp"
 
 int main() {

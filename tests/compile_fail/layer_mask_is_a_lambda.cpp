@@ -1,4 +1,4 @@
-// error: attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention)
+// error: attn: argument 3 must be a mask of attn/mask.hpp; wrap a lambda in keep_if
 #include "attn/layers/multi_head.hpp"
 
 int main() {

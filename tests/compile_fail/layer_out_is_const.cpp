@@ -1,4 +1,4 @@
-// error: attn: out of a layer must have the element type of its weights, not const
+// error: attn: out is written to: its element type must not be const
 #include "attn/layers/multi_head.hpp"
 
 int main() {

@@ -1,4 +1,4 @@
-// error: attn: x and out of linear must be attn::Tensor4 views (or Tensor4Buffer)
+// error: attn: this Eigen expression has no elements in memory yet: evaluate it into a Matrix first
 #include "attn/layers/linear.hpp"
 
 int main() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attn/config.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/layers/block_pass.hpp"
 #include "attn/detail/layers/layer_calls.hpp"
 #include "attn/layers/attention_config.hpp"
@@ -60,31 +61,27 @@ class AttentionBlock {
   ///
   /// Throws: ShapeError, OptionError, before anything is written. options.dropout.probability must
   /// be 0: the block's own is used.
-  template <class X, class O, class M = NoMask, std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
+  template <class X, class O, class M = NoMask, class Extra = AttentionOutputs<Accumulation>,
+            std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const X& x, O&& out, const M& mask = M(),
-                                  const AttentionOptions& options = {},
-                                  const AttentionOutputs<Accumulation>& extra = {},
+                                  const AttentionOptions& options = {}, const Extra& extra = {},
                                   BlockMode mode = BlockMode::evaluation) const {
-    static_assert(
-        is_mask_v<M>,
-        "attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention), or "
-        "the third of query, key, value");
-    detail::run_block(attention_.weights_, settings_, detail::layer_inputs<T>(x, x, x, true),
-                      detail::layer_output<T>(out), mask, options, extra,
-                      mode == BlockMode::training);
+    detail::run_block(attention_.weights_, settings_, detail::layer_inputs<T>(x),
+                      detail::layer_output<T, O>(out), detail::checked_mask<3>(mask), options,
+                      detail::extra_outputs<Accumulation>(extra), mode == BlockMode::training);
   }
 
   /// Cross-attention, or any other choice of inputs; query is added to the output.
   template <class Q, class K, class V, class O, class M = NoMask,
+            class Extra = AttentionOutputs<Accumulation>,
             std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const Q& query, const K& key, const V& value, O&& out,
                                   const M& mask = M(), const AttentionOptions& options = {},
-                                  const AttentionOutputs<Accumulation>& extra = {},
+                                  const Extra& extra = {},
                                   BlockMode mode = BlockMode::evaluation) const {
-    static_assert(is_mask_v<M>, "attn: argument 5 of forward must be a mask of attn/mask.hpp");
-    detail::run_block(
-        attention_.weights_, settings_, detail::layer_inputs<T>(query, key, value, false),
-        detail::layer_output<T>(out), mask, options, extra, mode == BlockMode::training);
+    detail::run_block(attention_.weights_, settings_, detail::layer_inputs<T>(query, key, value),
+                      detail::layer_output<T, O>(out), detail::checked_mask<5>(mask), options,
+                      detail::extra_outputs<Accumulation>(extra), mode == BlockMode::training);
   }
 
   /// The layer inside: its config, its weights, and how many bytes of options.workspace a forward

@@ -33,16 +33,10 @@ inline namespace ATTN_ERRORS {
 template <class X, class T, class O>
 void layer_norm(const X& x, const LayerNormWeights<T>& weights, O&& out,
                 const ExecutorOptions& options = {}) {
-  static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
-                "attn: x and out of layer_norm must be attn::Tensor4 views (or Tensor4Buffer)");
-  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
-                "attn: out is written to: its element type must not be const");
-  detail::require_element<detail::ElementOf<X>>();
   detail::require_element<T>();
-  detail::require_element<detail::ElementOf<O>>();
   using A = AccumulationType<detail::ElementOf<X>, T, detail::ElementOf<O>>;
-  const auto from = detail::ArgumentOf<X>::view(x);
-  const auto to = detail::ArgumentOf<O>::view(out);
+  const auto from = detail::input_view(x);
+  const auto to = detail::output_view<O>(out);
   detail::CallShapes call("layer_norm");
   detail::check_layer_norm(call, from, weights, to);
   detail::for_each_row(from, to, options.executor, [&](const auto* x_row, auto* out_row) {

@@ -39,16 +39,9 @@ inline namespace ATTN_ERRORS {
 template <class X, class T, class O>
 void linear(const X& x, const LinearWeights<T>& weights, O&& out,
             const LinearOptions& options = {}) {
-  static_assert(detail::is_tensor_v<X> && detail::is_tensor_v<O>,
-                "attn: x and out of linear must be attn::Tensor4 views (or Tensor4Buffer)");
-  static_assert(!std::is_const_v<typename decltype(detail::ArgumentOf<O>::view(out))::Element>,
-                "attn: out is written to: its element type must not be const");
-  detail::require_element<detail::ElementOf<X>>();
-  detail::require_element<detail::ElementOf<O>>();
   detail::require_element<T>();
   using A = AccumulationType<detail::ElementOf<X>, T, detail::ElementOf<O>>;
-  detail::run_linear<A>(detail::TensorRef(detail::ArgumentOf<X>::view(x)), weights,
-                        detail::TensorRef(detail::ArgumentOf<O>::view(out)), options);
+  detail::run_linear<A>(detail::input(x), weights, detail::output<O>(out), options);
 }
 
 /// How many bytes of options.workspace such a call needs, whatever the type of out, with the
@@ -57,11 +50,8 @@ void linear(const X& x, const LinearWeights<T>& weights, O&& out,
 template <class X, class T>
 std::size_t linear_workspace_bytes(const X& x, const LinearWeights<T>& weights,
                                    const LinearOptions& options = {}) {
-  static_assert(detail::is_tensor_v<X>,
-                "attn: x of linear must be an attn::Tensor4 view (or Tensor4Buffer)");
-  detail::require_element<detail::ElementOf<X>>();
   detail::require_element<T>();
-  const detail::TensorRef rows(detail::ArgumentOf<X>::view(x));
+  const detail::TensorRef rows = detail::input(x);
   detail::CallShapes shapes("linear_workspace_bytes");
   detail::check_linear(shapes, rows, weights, nullptr, options);
   const Index offered = detail::worker_count(options.executor);

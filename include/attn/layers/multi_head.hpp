@@ -9,9 +9,10 @@
 
 #include "attn/attention.hpp"
 #include "attn/config.hpp"
+#include "attn/detail/call/arguments.hpp"
+#include "attn/detail/layers/layer_arguments.hpp"
 #include "attn/detail/layers/layer_calls.hpp"
 #include "attn/detail/layers/layer_weights.hpp"
-#include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/head_transform.hpp"
@@ -71,17 +72,14 @@ class GroupedQueryAttention {
   /// anything is written. Cost: 2 flops for each weight and token, and those of attention; one
   /// allocation, none with options.workspace. A token's bits do not depend on the batch size, the
   /// executor or what it cannot attend to.
-  template <class X, class O, class M = NoMask, std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
+  template <class X, class O, class M = NoMask, class Extra = AttentionOutputs<Accumulation>,
+            std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const X& x, O&& out, const M& mask = M(),
-                                  const AttentionOptions& options = {},
-                                  const AttentionOutputs<Accumulation>& extra = {},
+                                  const AttentionOptions& options = {}, const Extra& extra = {},
                                   const RotaryEmbedding* rotary = nullptr) const {
-    static_assert(
-        is_mask_v<M>,
-        "attn: argument 3 of forward must be a mask of attn/mask.hpp (self-attention), or "
-        "the third of query, key, value");
-    detail::run_layer(name_, weights_, detail::layer_inputs<T>(x, x, x, true),
-                      detail::layer_output<T>(out), mask, options, extra, rotary);
+    detail::run_layer(name_, weights_, detail::layer_inputs<T>(x), detail::layer_output<T, O>(out),
+                      detail::checked_mask<3>(mask), options,
+                      detail::extra_outputs<Accumulation>(extra), rotary);
   }
 
   /// Cross-attention, or any other choice of inputs.
@@ -96,14 +94,15 @@ class GroupedQueryAttention {
   /// of the call, Sk - Sq unless it says otherwise: what a rotary embedding turns them to. For the
   /// rest, see the other form.
   template <class Q, class K, class V, class O, class M = NoMask,
+            class Extra = AttentionOutputs<Accumulation>,
             std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const Q& query, const K& key, const V& value, O&& out,
                                   const M& mask = M(), const AttentionOptions& options = {},
-                                  const AttentionOutputs<Accumulation>& extra = {},
+                                  const Extra& extra = {},
                                   const RotaryEmbedding* rotary = nullptr) const {
-    static_assert(is_mask_v<M>, "attn: argument 5 of forward must be a mask of attn/mask.hpp");
-    detail::run_layer(name_, weights_, detail::layer_inputs<T>(query, key, value, false),
-                      detail::layer_output<T>(out), mask, options, extra, rotary);
+    detail::run_layer(name_, weights_, detail::layer_inputs<T>(query, key, value),
+                      detail::layer_output<T, O>(out), detail::checked_mask<5>(mask), options,
+                      detail::extra_outputs<Accumulation>(extra), rotary);
   }
 
   /// How many bytes of options.workspace such a forward pass needs, whatever its extra outputs,
@@ -111,16 +110,17 @@ class GroupedQueryAttention {
   template <class X, class M = NoMask, std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
   ATTN_ALWAYS_INLINE std::size_t workspace_bytes(const X& x, const M& mask = M(),
                                                  const AttentionOptions& options = {}) const {
-    return detail::layer_workspace_bytes(name_, weights_, detail::layer_inputs<T>(x, x, x, true),
-                                         mask, options);
+    return detail::layer_workspace_bytes(name_, weights_, detail::layer_inputs<T>(x),
+                                         detail::checked_mask<2>(mask), options);
   }
   template <class Q, class K, class V, class M = NoMask,
             std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE std::size_t workspace_bytes(const Q& query, const K& key, const V& value,
                                                  const M& mask = M(),
                                                  const AttentionOptions& options = {}) const {
-    return detail::layer_workspace_bytes(
-        name_, weights_, detail::layer_inputs<T>(query, key, value, false), mask, options);
+    return detail::layer_workspace_bytes(name_, weights_,
+                                         detail::layer_inputs<T>(query, key, value),
+                                         detail::checked_mask<4>(mask), options);
   }
 
   /// Decoding: projects x, turns queries and keys to their positions, appends keys and values to
@@ -144,11 +144,11 @@ class GroupedQueryAttention {
   ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, const M& mask = M(),
                                const AttentionOptions& options = {},
                                const RotaryEmbedding* rotary = nullptr) const {
-    static_assert(is_mask_v<M>, "attn: argument 4 of step must be a mask of attn/mask.hpp");
     static_assert(!std::is_const_v<Cache>, "attn: step appends to its cache; attend does not");
     detail::require_cache<T, Cache>();
-    detail::run_cached(name_, "step", weights_, detail::layer_inputs<T>(x, x, x, true), cache,
-                       detail::layer_output<T>(out), mask, options, rotary);
+    detail::run_cached(name_, "step", weights_, detail::layer_inputs<T>(x), cache,
+                       detail::layer_output<T, O>(out), detail::checked_mask<4>(mask), options,
+                       rotary);
   }
 
   /// Attends to a cache without appending: cross-attention to what append has stored, or a layer
@@ -158,13 +158,10 @@ class GroupedQueryAttention {
   ATTN_ALWAYS_INLINE void attend(const X& x, const Cache& cache, O&& out, const M& mask = M(),
                                  const AttentionOptions& options = {},
                                  const RotaryEmbedding* rotary = nullptr) const {
-    static_assert(is_mask_v<M>, "attn: argument 4 of attend must be a mask of attn/mask.hpp");
     detail::require_cache<T, Cache>();
-    const Tensor4<T> no_key(nullptr, Shape4{x.shape().batch, 1, 0, config().key_input_dim});
-    const Tensor4<T> no_value(nullptr, Shape4{x.shape().batch, 1, 0, config().value_input_dim});
-    detail::run_cached(name_, "attend", weights_,
-                       detail::layer_inputs<T>(x, no_key, no_value, true), cache,
-                       detail::layer_output<T>(out), mask, options, rotary);
+    detail::run_cached(
+        name_, "attend", weights_, detail::queries_alone(config(), detail::layer_input<T>(x)),
+        cache, detail::layer_output<T, O>(out), detail::checked_mask<4>(mask), options, rotary);
   }
 
   /// Projects keys and values and appends them, without attending: the memory of cross-attention.
@@ -176,10 +173,10 @@ class GroupedQueryAttention {
                                  const AttentionOptions& options = {},
                                  const RotaryEmbedding* rotary = nullptr) const {
     detail::require_cache<T, Cache>();
-    const Tensor4<T> nothing(nullptr, Shape4{key.shape().batch, 1, 0, config().model_dim});
-    detail::run_cached(name_, "append", weights_,
-                       detail::layer_inputs<T>(nothing, key, value, false), cache, nothing,
-                       no_mask(), options, rotary);
+    const detail::LayerInputs<T> inputs =
+        detail::keys_alone(config(), detail::layer_input<T>(key), detail::layer_input<T>(value));
+    detail::run_cached(name_, "append", weights_, inputs, cache,
+                       Tensor4<T>(nullptr, inputs.query.shape()), no_mask(), options, rotary);
   }
 
   /// How many bytes of options.workspace a step of such an x needs, at every length that the cache
@@ -190,8 +187,8 @@ class GroupedQueryAttention {
                                                       const M& mask = M(),
                                                       const AttentionOptions& options = {}) const {
     detail::require_cache<T, Cache>();
-    return detail::step_workspace_bytes(name_, weights_, detail::layer_inputs<T>(x, x, x, true),
-                                        cache, mask, options);
+    return detail::step_workspace_bytes(name_, weights_, detail::layer_inputs<T>(x), cache,
+                                        detail::checked_mask<3>(mask), options);
   }
 
   /// What every pass does to the heads of queries and keys: see HeadTransform. Throws ShapeError

@@ -80,14 +80,14 @@ class RotaryEmbedding {
   ATTN_ALWAYS_INLINE void apply(X&& x, PerBatch first_position,
                                 const ExecutorOptions& options = {}) const {
     detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
-                         detail::ArgumentOf<X>::view(x), first_position, options.executor);
+                         detail::output_view<X>(x), first_position, options.executor);
   }
   /// The same at any positions [B|1, 1, S, 1] of std::int32_t or std::int64_t.
   template <class X, class I>
   ATTN_ALWAYS_INLINE void apply(X&& x, const Tensor4<I>& positions,
                                 const ExecutorOptions& options = {}) const {
     detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
-                         detail::ArgumentOf<X>::view(x), positions, options.executor);
+                         detail::output_view<X>(x), positions, options.executor);
   }
 
  private:

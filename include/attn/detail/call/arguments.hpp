@@ -147,9 +147,10 @@ TensorRef output(std::remove_reference_t<Argument>& argument) {
 /// `mask`, argument kPlace of a function (1: its first), if it is one.
 template <int kPlace, class M, class None = Mask>
 const auto& checked_mask(const M& mask) {
-  static_assert(kPlace >= 3 && kPlace <= 6, "a place without a sentence");
+  static_assert(kPlace >= 2 && kPlace <= 6, "a place without a sentence");
   constexpr bool kIsMask = std::is_base_of_v<Mask, M>;
   constexpr bool kIsOptions = std::is_same_v<M, AttentionOptions>;
+  ATTN_REQUIRE_MASK_AT(2, "third");
   ATTN_REQUIRE_MASK_AT(3, "fourth");
   ATTN_REQUIRE_MASK_AT(4, "fifth");
   ATTN_REQUIRE_MASK_AT(5, "sixth");

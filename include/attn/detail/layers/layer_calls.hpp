@@ -17,6 +17,7 @@
 #include "attn/detail/layers/layer_weights.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
+#include "attn/layers/attention_config.hpp"
 #include "attn/layers/rotary.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -84,25 +85,55 @@ std::size_t step_workspace_bytes(const char* name, const LayerWeights<T>& layer,
 
 }  // namespace ATTN_ERRORS
 
-/// Arguments of a layer's forward as views, with their types checked.
-template <class T, class Q, class K, class V>
-LayerInputs<T> layer_inputs(const Q& query, const K& key, const V& value, bool is_self) {
-  static_assert(is_tensor_v<Q> && is_tensor_v<K> && is_tensor_v<V>,
-                "attn: the inputs of a layer must be attn::Tensor4 views (or Tensor4Buffer); make "
-                "one of (batch, length, dim) memory with attn::bsd, of a matrix with attn::view");
-  static_assert(std::is_same_v<ElementOf<Q>, T> && std::is_same_v<ElementOf<K>, T> &&
-                    std::is_same_v<ElementOf<V>, T>,
+/// What a layer of T reads: a tensor of the front door, of the layer's element type.
+template <class T, class X>
+Tensor4<const T> layer_input(const X& x) {
+  require_tensor<X>();
+  constexpr bool fits = std::is_same_v<ElementOf<X>, T>;
+  static_assert(!is_tensor_v<X> || fits,
                 "attn: the inputs of a layer must have the element type of its weights");
-  return LayerInputs<T>{ArgumentOf<Q>::view(query), ArgumentOf<K>::view(key),
-                        ArgumentOf<V>::view(value), is_self};
+  if constexpr (is_tensor_v<X> && fits) {
+    return ArgumentOf<X>::view(x);
+  } else {
+    return {};
+  }
 }
+template <class T, class Q, class K, class V>
+LayerInputs<T> layer_inputs(const Q& query, const K& key, const V& value) {
+  return {layer_input<T>(query), layer_input<T>(key), layer_input<T>(value), false};
+}
+template <class T, class X>
+LayerInputs<T> layer_inputs(const X& x) {
+  const Tensor4<const T> view_of_x = layer_input<T>(x);
+  return {view_of_x, view_of_x, view_of_x, true};
+}
+
+/// What a pass that only reads a cache projects, and one that only appends to it.
+template <class T>
+LayerInputs<T> queries_alone(const AttentionConfig& config, const Tensor4<const T>& x) {
+  const Tensor4<const T> key(nullptr, Shape4{x.batch(), 1, 0, config.key_input_dim});
+  const Tensor4<const T> value(nullptr, Shape4{x.batch(), 1, 0, config.value_input_dim});
+  return {x, key, value, true};
+}
+template <class T>
+LayerInputs<T> keys_alone(const AttentionConfig& config, const Tensor4<const T>& key,
+                          const Tensor4<const T>& value) {
+  const Tensor4<const T> query(nullptr, Shape4{key.batch(), 1, 0, config.model_dim});
+  return {query, key, value, false};
+}
+
+/// What it writes: layer_output<T, O>(out) for a parameter O&& out.
 template <class T, class O>
-Tensor4<T> layer_output(O&& out) {
-  static_assert(is_tensor_v<O>,
-                "attn: out of a layer must be an attn::Tensor4 view (or Tensor4Buffer)");
-  static_assert(std::is_same_v<typename decltype(ArgumentOf<O>::view(out))::Element, T>,
-                "attn: out of a layer must have the element type of its weights, not const");
-  return ArgumentOf<O>::view(out);
+Tensor4<T> layer_output(std::remove_reference_t<O>& out) {
+  const auto view_of_out = output_view<O>(out);
+  constexpr bool fits = std::is_same_v<typename decltype(output_view<O>(out))::Element, T>;
+  static_assert(!is_tensor_v<O> || fits,
+                "attn: out of a layer must have the element type of its weights");
+  if constexpr (fits) {
+    return view_of_out;
+  } else {
+    return {};
+  }
 }
 
 template <class T, class Cache>

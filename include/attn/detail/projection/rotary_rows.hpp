@@ -180,8 +180,6 @@ RotaryTable copy_rotary_table(Index head_dim, const Tensor4<T>& cosines, const T
 template <class T, class Position>
 void turn_all(CallShapes& call, const RotaryTable& table, bool interleaved, const Tensor4<T>& x,
               Index head_dim, Executor* executor, const Position& position) {
-  static_assert(!std::is_const_v<T>, "attn: x is written to: its element type must not be const");
-  require_element<T>();
   if (x.dim() != head_dim) {
     call.raise_shape("x must have the head_dim of the embedding, " + std::to_string(head_dim));
   }
