@@ -1,7 +1,9 @@
-"""Draws the pictures of README.md from the JSON output of the benchmarks:
+"""Draws the pictures of README.md and bench/README.md from the JSON output of the benchmarks, and
+writes the same numbers into the tables beside them:
 
     pip install -r bench/requirements.txt
-    python bench/plot.py attention.json options.json --output docs/images
+    python bench/plot.py attention.json options.json --output docs/images \\
+        --tables README.md bench/README.md
 
 Where a benchmark was repeated, its median counts.
 """
@@ -9,6 +11,7 @@ Where a benchmark was repeated, its median counts.
 import argparse
 import json
 import pathlib
+import re
 
 import matplotlib
 
@@ -162,6 +165,21 @@ def draw_heads(results, path):
     finish(figure, results, path)
 
 
+def write_heads_rows(results, path):
+    """Writes what draw_heads shows into the rows of a table: | label | MHA | GQA | MQA |."""
+    sources = {"prefill, 1024 tokens": "heads_prefill/kv_heads:{}/keys:1024"}
+    for keys in (1024, 4096, 16384):
+        for label in (f"decode, {keys} keys", f"decode, one token, {keys} keys"):
+            sources[label] = f"heads_decode/kv_heads:{{}}/keys:{keys}"
+    text = path.read_text()
+    for label, source in sources.items():
+        cells = [f"{short(results.milliseconds(source.format(heads)))} ms" for heads in (32, 8, 1)]
+        row = "| " + " | ".join([label, *cells]) + " |"
+        text = re.sub(rf"^\| {re.escape(label)} \|.*$", row, text, flags=re.MULTILINE)
+    path.write_text(text)
+    print("wrote", path)
+
+
 def draw_masks(results, path):
     rows = [
         ("mask_none", "no mask"),
@@ -223,6 +241,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("json", nargs="+", help="files of --benchmark_out")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("."))
+    parser.add_argument("--tables", nargs="*", type=pathlib.Path, default=[], help="Markdown files")
     arguments = parser.parse_args()
     results = Results(arguments.json)
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -230,6 +249,8 @@ def main():
     draw_heads(results, arguments.output / "bench_heads.svg")
     draw_masks(results, arguments.output / "bench_masks.svg")
     draw_choices(results, arguments.output / "bench_choices.svg")
+    for path in arguments.tables:
+        write_heads_rows(results, path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+# The numbers of a table and those of the picture beside it are one record:
+#   cmake -D ROOT=<checkout> -P record.cmake
+# bench/plot.py writes both. Each picture of docs/images is shown or linked somewhere.
+cmake_minimum_required(VERSION 3.25)
+
+set(problems "")
+file(READ ${ROOT}/docs/images/bench_heads.svg picture)
+foreach(page README.md bench/README.md)
+  file(STRINGS ${ROOT}/${page} rows REGEX "^\\| (prefill, 1024 tokens|decode, (one token, )?[0-9]+ keys) \\|")
+  if(NOT rows)
+    string(APPEND problems "  ${page} has no table of key/value heads\n")
+  endif()
+  foreach(row IN LISTS rows)
+    string(REGEX MATCHALL "[0-9.]+ ms" times "${row}")
+    foreach(time IN LISTS times)
+      string(REPLACE " ms" "" number "${time}")
+      if(NOT picture MATCHES "<!-- ${number} -->")
+        string(APPEND problems "  ${page} says ${time}, bench_heads.svg does not: ${row}\n")
+      endif()
+    endforeach()
+  endforeach()
+endforeach()
+
+file(READ ${ROOT}/README.md pages)
+foreach(page bench/README.md bench/peers/README.md)
+  file(READ ${ROOT}/${page} text)
+  string(APPEND pages "${text}")
+endforeach()
+file(GLOB pictures RELATIVE ${ROOT}/docs/images ${ROOT}/docs/images/*.svg)
+foreach(name IN LISTS pictures)
+  if(NOT pages MATCHES "docs/images/${name}")
+    string(APPEND problems "  docs/images/${name} is linked from nowhere\n")
+  endif()
+endforeach()
+
+if(problems)
+  message(FATAL_ERROR "Pages and pictures disagree:\n${problems}")
+endif()
