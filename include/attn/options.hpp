@@ -91,7 +91,8 @@ struct Dropout {
 };
 
 /// Scratch memory handed in by the caller; attention_workspace_bytes says how much. No alignment
-/// is needed.
+/// is needed. A call writes to it from its first to its last moment: calls that run at the same time
+/// must not share one, nor one options struct that names it; calls one after the other may.
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;
