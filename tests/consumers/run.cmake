@@ -1,19 +1,24 @@
 # Configures, builds and runs one consumer project:
-#   cmake -D CASE=<find_package|add_subdirectory|fetch_content|old_eigen> -D ATTN_SOURCE=<checkout>
-#     -D VERSION=<of attn> -D EIGEN_INCLUDE=<folder> -D WORK=<scratch folder>
+#   cmake -D CASE=<find_package|add_subdirectory|fetch_content|old_eigen|readme_install>
+#     -D ATTN_SOURCE=<checkout> -D VERSION=<of attn> -D EIGEN_INCLUDE=<folder>
+#     -D WORK=<scratch folder> [-D CONSUMER_CMAKE=<another cmake, for what the consumer runs>]
 #     -P run.cmake -- <options of every configure>...
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../arguments.cmake)
+
+if(NOT CONSUMER_CMAKE)
+  set(CONSUMER_CMAKE ${CMAKE_COMMAND})
+endif()
 
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 function(configure source build)
-  run(${CMAKE_COMMAND} -S ${source} -B ${build} ${arguments} ${ARGN})
+  run(${CONSUMER_CMAKE} -S ${source} -B ${build} ${arguments} ${ARGN})
 endfunction()
 # configure_fails(<message> <source> <build> <options>...)
 function(configure_fails message source build)
-  execute_process(COMMAND ${CMAKE_COMMAND} -S ${source} -B ${build} ${arguments} ${ARGN}
+  execute_process(COMMAND ${CONSUMER_CMAKE} -S ${source} -B ${build} ${arguments} ${ARGN}
     RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " output "${output}")
   if(result EQUAL 0 OR NOT output MATCHES "${message}")
@@ -25,11 +30,24 @@ file(REMOVE_RECURSE "${WORK}")
 set(project ${CMAKE_CURRENT_LIST_DIR}/${CASE})
 set(build "${WORK}/build")
 
+# README's command that installs attn, run in a copy of the sources: with what a fresh clone has, and
+# without what a build has left in this one.
+function(install_as_readme_says)
+  file(READ ${ATTN_SOURCE}/README.md text)
+  if(NOT text MATCHES "# installed by: ([^\n]*)\n")
+    message(FATAL_ERROR "README.md does not say how attn is installed")
+  endif()
+  file(COPY ${ATTN_SOURCE}/CMakeLists.txt ${ATTN_SOURCE}/CMakePresets.json ${ATTN_SOURCE}/LICENSE
+    ${ATTN_SOURCE}/cmake ${ATTN_SOURCE}/include DESTINATION "${WORK}/clone")
+  execute_process(COMMAND sh -c "${CMAKE_MATCH_1} --prefix '${WORK}/moved prefix'"
+    WORKING_DIRECTORY "${WORK}/clone" COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
 # Installs attn, then moves the prefix (to a folder with a space in its name) and removes what it
 # was made from, so that a path kept by mistake leads nowhere.
 function(install_and_move)
   configure(${ATTN_SOURCE} "${WORK}/attn" -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_EXAMPLES=OFF)
-  run(${CMAKE_COMMAND} --install "${WORK}/attn" --prefix "${WORK}/prefix")
+  run(${CONSUMER_CMAKE} --install "${WORK}/attn" --prefix "${WORK}/prefix")
   file(RENAME "${WORK}/prefix" "${WORK}/moved prefix")
   file(REMOVE_RECURSE "${WORK}/attn")
   file(GLOB_RECURSE package_files "${WORK}/moved prefix/share/cmake/*")
@@ -62,8 +80,13 @@ if(CASE STREQUAL "old_eigen")
   return()
 endif()
 
-if(CASE STREQUAL "find_package")
-  install_and_move()
+if(CASE STREQUAL "find_package" OR CASE STREQUAL "readme_install")
+  if(CASE STREQUAL "readme_install")
+    set(project ${CMAKE_CURRENT_LIST_DIR}/find_package)
+    install_as_readme_says()
+  else()
+    install_and_move()
+  endif()
   set(prefix "-DCMAKE_PREFIX_PATH=${WORK}/moved prefix")
   configure_fails("compatible with requested version" ${project} "${WORK}/too_new" ${prefix}
     -D ATTN_EXPECTED_VERSION=99.0.0)
@@ -71,13 +94,13 @@ if(CASE STREQUAL "find_package")
 else()
   configure(${project} "${build}" -D ATTN_SOURCE=${ATTN_SOURCE} -D EIGEN_INCLUDE=${EIGEN_INCLUDE})
 endif()
-run(${CMAKE_COMMAND} --build "${build}")
+run(${CONSUMER_CMAKE} --build "${build}")
 file(GLOB_RECURSE program "${build}/consumer")
 run("${program}")
 
-if(NOT CASE STREQUAL "find_package")
+if(CASE STREQUAL "add_subdirectory" OR CASE STREQUAL "fetch_content")
   # What the parent installs is its own.
-  run(${CMAKE_COMMAND} --install "${build}" --prefix "${WORK}/installed")
+  run(${CONSUMER_CMAKE} --install "${build}" --prefix "${WORK}/installed")
   file(GLOB_RECURSE installed RELATIVE "${WORK}/installed" "${WORK}/installed/*")
   if(NOT installed STREQUAL "bin/consumer")
     message(FATAL_ERROR "the parent project installs ${installed}")
