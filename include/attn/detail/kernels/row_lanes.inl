@@ -135,6 +135,22 @@ ATTN_SIMD_INLINE Vec advance_max(Vec top, Vec& max, Vec& shift) {
   return correction;
 }
 
+/// advance_max for vectors of rows whose tops are in `correction`, which becomes the factors.
+/// Returns whether any of them differs from 1. Not inlined: once a copy is enough.
+template <class A>
+__attribute__((noinline)) bool advance_rows(A* max, A* correction, Index rows) {
+  using S = Simd<A>;
+  typename S::IntVec moved = {};
+  for (Index r = 0; r < rows; r += S::kLanes) {
+    typename S::Vec highest = load(max + r), shift;
+    const typename S::Vec factor = advance_max<A>(load(correction + r), highest, shift);
+    store(max + r, highest);
+    store(correction + r, factor);
+    moved |= as_bits(factor) ^ as_bits(broadcast(A(1)));
+  }
+  return has_bits(moved);
+}
+
 template <class A, unsigned kVectors>
 ATTN_SIMD_INLINE bool softmax_columns(A* scores, Index num_keys, Index stride, A* max, A* sum,
                                       A* correction) {
@@ -149,16 +165,11 @@ ATTN_SIMD_INLINE bool softmax_columns(A* scores, Index num_keys, Index stride, A
       top[v] = maximum(load(scores + j * stride + v * kLanes), top[v]);
     }
   }
-  bool any = false;
   ATTN_SIMD_UNROLL
-  for (unsigned v = 0; v < kVectors; ++v) {
-    Vec highest = load(max + v * kLanes);
-    const Vec factor = advance_max<A>(top[v], highest, shift[v]);
-    store(max + v * kLanes, highest);
-    store(correction + v * kLanes, factor);
-    const auto same = equal(as_bits(factor), as_bits(broadcast(A(1))));
-    for (Index i = 0; i < kLanes; ++i) any |= same[i] == 0;
-  }
+  for (unsigned v = 0; v < kVectors; ++v) store(correction + v * kLanes, top[v]);
+  const bool any = advance_rows(max, correction, kVectors * kLanes);
+  ATTN_SIMD_UNROLL
+  for (unsigned v = 0; v < kVectors; ++v) shift[v] = shift_of<A>(load(max + v * kLanes));
   for (Index j = 0; j < num_keys; ++j) {
     A* const line = scores + j * stride;
     Vec weight[kVectors];
@@ -182,11 +193,16 @@ ATTN_SIMD_INLINE bool softmax_columns(A* scores, Index num_keys, Index stride, A
 template <class A>
 bool row_softmax(A* scores, Index num_keys, Index rows, Index stride, A* max, A* sum,
                  A* correction) {
+  constexpr Index kLanes = Simd<A>::kLanes, kGroup = Registers<A>::kVectors * kLanes;
   bool any = false;
-#define ATTN_CALL(N) \
-  any = softmax_columns<A, N>(scores + r, num_keys, stride, max + r, sum + r, correction + r) || any
-  ATTN_FOR_EACH_COLUMN_GROUP(ATTN_CALL)
-#undef ATTN_CALL
+  Index r = 0;
+  for (; r + kGroup <= rows; r += kGroup) {
+    any |= softmax_columns<A, Registers<A>::kVectors>(scores + r, num_keys, stride, max + r,
+                                                      sum + r, correction + r);
+  }
+  for (; r < rows; r += kLanes) {
+    any |= softmax_columns<A, 1>(scores + r, num_keys, stride, max + r, sum + r, correction + r);
+  }
   return any;
 }
 

@@ -26,10 +26,7 @@ bool all_finite(const A* x, Index lines, Index count, Index stride) {
       found |= equal(as_bits(load(x + line * stride + i)) & exponent, exponent);
     }
   }
-  for (Index i = 0; i < S::kLanes; ++i) {
-    if (found[i] != 0) return false;
-  }
-  return true;
+  return !has_bits(found);
 }
 
 template <class A, class Element>
@@ -103,8 +100,9 @@ struct Copy {
     return table;
   }
   static const WidenTable& widening() {
+    // The faster pairs are for matrix units, which only calls with AVX-512 use.
     static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16<true>,
-                                         pair_bfloat16<false>};
+                                         pair_bfloat16<ATTN_SIMD_X86 != 4>};
     return table;
   }
 };

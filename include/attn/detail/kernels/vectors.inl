@@ -72,6 +72,16 @@ ATTN_SIMD_INLINE Vec select(IntVec condition, Vec a, Vec b) {
   return as_float((condition & as_bits(a)) | (~condition & as_bits(b)));
 }
 
+/// Whether any bit is set.
+template <class IntVec>
+ATTN_SIMD_INLINE bool has_bits(IntVec x) {
+  std::uint64_t words[sizeof x / 8], all = 0;
+  __builtin_memcpy(words, &x, sizeof x);
+  ATTN_SIMD_UNROLL
+  for (unsigned i = 0; i < sizeof x / 8; ++i) all |= words[i];
+  return all != 0;
+}
+
 template <class A>
 ATTN_SIMD_INLINE void store_first(A* p, typename Simd<A>::Vec x, Index count) {
   for (Index i = 0; i < count; ++i) p[i] = x[i];
