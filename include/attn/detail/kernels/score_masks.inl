@@ -114,7 +114,13 @@ ATTN_SIMD_INLINE typename Simd<A>::IntVec extend_bytes(Bytes x, A) {
 template <class A>
 ATTN_SIMD_INLINE typename Simd<A>::IntVec is_zero_byte(const unsigned char* p) {
   Words words = {};
-  __builtin_memcpy(&words, p, static_cast<std::size_t>(Simd<A>::kLanes));
+  if constexpr (Simd<A>::kLanes == 16) {
+    __builtin_memcpy(&words, p, 16);
+  } else {  // by a scalar: a vector that is stored in parts would have to wait for its load
+    std::uint64_t low = 0;
+    __builtin_memcpy(&low, p, static_cast<std::size_t>(Simd<A>::kLanes));
+    words[0] = static_cast<long long>(low);
+  }
   return equal(extend_bytes(reinterpret_cast<Bytes>(words), A()), typename Simd<A>::IntVec{});
 }
 
