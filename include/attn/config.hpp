@@ -33,9 +33,12 @@
 #endif
 
 // What the code of a file depends on besides its text: whether errors throw or abort, the
-// arithmetic and the instructions that its compiler may use. A program may mix files of many flags,
-// and the linker keeps one body a symbol: so what has a body lies in an inline namespace that is
-// named for them, as ATTN_BUILD, or is always inlined.
+// instructions that its compiler may use, and what it may do to arithmetic. A program may mix files
+// of many flags, and the linker keeps one body a symbol. So every function of the library is one of
+// two: it lies in an inline namespace that is named for them, ATTN_BUILD, or it is
+// ATTN_ALWAYS_INLINE, as the members of all public classes are, which have one name for all files.
+// (Virtual functions, which must have bodies, call through a pointer at once; what compilers define
+// by themselves moves members, and computes nothing.)
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define ATTN_HAS_EXCEPTIONS 1
 #define ATTN_BUILD_ERRORS throws
@@ -43,34 +46,54 @@
 #define ATTN_HAS_EXCEPTIONS 0
 #define ATTN_BUILD_ERRORS aborts
 #endif
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#define ATTN_BUILD_MATH fast_math
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
+#define ATTN_BUILD_MATH fast
+#define ATTN_IS_FAST_MATH 1
 #else
-#define ATTN_BUILD_MATH strict_math
+#define ATTN_BUILD_MATH strict
+#define ATTN_IS_FAST_MATH 0
 #endif
-#if defined(__AVX512F__)
+#if defined(__AVX512VBMI__) || defined(__AVX512VNNI__) || defined(__AVX512BF16__)
+#define ATTN_BUILD_VECTORS avx512_and_more
+#elif defined(__AVX512F__)
 #define ATTN_BUILD_VECTORS avx512
 #elif defined(__AVX2__)
 #define ATTN_BUILD_VECTORS avx2
 #elif defined(__AVX__)
 #define ATTN_BUILD_VECTORS avx
-#elif defined(__SSE4_2__)
+#elif defined(__SSE4_1__) || defined(__POPCNT__)
 #define ATTN_BUILD_VECTORS sse4
 #elif defined(__SSE3__)
 #define ATTN_BUILD_VECTORS sse3
+#elif defined(__ARM_FEATURE_SVE)
+#define ATTN_BUILD_VECTORS sve
 #else
 #define ATTN_BUILD_VECTORS baseline
 #endif
-// Where the CPU has them, compilers contract to multiply-adds as they optimise.
-#if (defined(__FMA__) || defined(__aarch64__)) && defined(__OPTIMIZE__)
-#define ATTN_BUILD_SUMS contracted
+#if defined(__BMI__) || defined(__BMI2__) || defined(__LZCNT__)
+#define ATTN_BUILD_BITS _bmi
 #else
-#define ATTN_BUILD_SUMS as_written
+#define ATTN_BUILD_BITS
 #endif
-#define ATTN_JOIN_NAMES(a, b, c, d) a##_##b##_##c##_##d
-#define ATTN_JOIN(a, b, c, d) ATTN_JOIN_NAMES(a, b, c, d)
-#define ATTN_BUILD \
-  ATTN_JOIN(ATTN_BUILD_ERRORS, ATTN_BUILD_MATH, ATTN_BUILD_VECTORS, ATTN_BUILD_SUMS)
+// Where the CPU has them, compilers contract to multiply-adds, each by its own rules; GCC does as
+// it optimises, and so do both with what -ffast-math permits.
+#if !ATTN_IS_FAST_MATH && !defined(__FMA__) && !defined(__aarch64__)
+#define ATTN_BUILD_SUMS
+#elif defined(__clang__) && defined(__OPTIMIZE__)
+#define ATTN_BUILD_SUMS _by_clang
+#elif defined(__clang__)
+#define ATTN_BUILD_SUMS _by_plain_clang
+#elif defined(__OPTIMIZE__)
+#define ATTN_BUILD_SUMS _by_gcc
+#else
+#define ATTN_BUILD_SUMS
+#endif
+#define ATTN_JOIN_NAMES(a, b, c, d, e) a##_##b##_##c##d##e
+#define ATTN_JOIN(a, b, c, d, e) ATTN_JOIN_NAMES(a, b, c, d, e)
+#define ATTN_BUILD                                                                   \
+  ATTN_JOIN(ATTN_BUILD_ERRORS, ATTN_BUILD_MATH, ATTN_BUILD_VECTORS, ATTN_BUILD_BITS, \
+            ATTN_BUILD_SUMS)
 
 // The inline namespace of what the compiled library and the files that use it have in common. They
 // define ATTN_COMPILED (the target attn::compiled does), and find in the library the driver and the
@@ -101,40 +124,41 @@ class Span {
 
  public:
   constexpr Span() = default;
-  constexpr Span(T* data, Index size) : data_(data), size_(size) {}
+  ATTN_ALWAYS_INLINE constexpr Span(T* data, Index size) : data_(data), size_(size) {}
 
   template <std::size_t N>
-  constexpr Span(T (&array)[N]) : data_(array), size_(static_cast<Index>(N)) {}
+  ATTN_ALWAYS_INLINE constexpr Span(T (&array)[N]) : data_(array), size_(static_cast<Index>(N)) {}
   template <class U, std::size_t N>
   Span(U (&&array)[N]) = delete;  // a temporary: name the array first
 
   template <std::size_t N>
-  constexpr Span(std::array<Value, N>& array) : data_(array.data()), size_(static_cast<Index>(N)) {}
+  ATTN_ALWAYS_INLINE constexpr Span(std::array<Value, N>& array)
+      : data_(array.data()), size_(static_cast<Index>(N)) {}
   template <std::size_t N, class U = T, class = std::enable_if_t<std::is_const_v<U>>>
-  constexpr Span(const std::array<Value, N>& array)
+  ATTN_ALWAYS_INLINE constexpr Span(const std::array<Value, N>& array)
       : data_(array.data()), size_(static_cast<Index>(N)) {}
   template <std::size_t N>
   Span(const std::array<Value, N>&& array) = delete;  // a temporary: name the array first
 
   template <class Allocator>
-  Span(std::vector<Value, Allocator>& vector)
+  ATTN_ALWAYS_INLINE Span(std::vector<Value, Allocator>& vector)
       : data_(vector.data()), size_(static_cast<Index>(vector.size())) {}
   template <class Allocator, class U = T, class = std::enable_if_t<std::is_const_v<U>>>
-  Span(const std::vector<Value, Allocator>& vector)
+  ATTN_ALWAYS_INLINE Span(const std::vector<Value, Allocator>& vector)
       : data_(vector.data()), size_(static_cast<Index>(vector.size())) {}
   template <class Allocator>
   Span(const std::vector<Value, Allocator>&& vector) = delete;  // a temporary: name the vector
 
   /// Span<T> converts to Span<const T>.
   template <class U, class = std::enable_if_t<std::is_same_v<const U, T>>>
-  constexpr Span(Span<U> other) : data_(other.data()), size_(other.size()) {}
+  ATTN_ALWAYS_INLINE constexpr Span(Span<U> other) : data_(other.data()), size_(other.size()) {}
 
-  constexpr T* data() const { return data_; }
-  constexpr Index size() const { return size_; }
-  constexpr bool empty() const { return size_ == 0; }
-  constexpr T& operator[](Index i) const { return data_[i]; }
-  constexpr T* begin() const { return data_; }
-  constexpr T* end() const { return data_ + size_; }
+  ATTN_ALWAYS_INLINE constexpr T* data() const { return data_; }
+  ATTN_ALWAYS_INLINE constexpr Index size() const { return size_; }
+  ATTN_ALWAYS_INLINE constexpr bool empty() const { return size_ == 0; }
+  ATTN_ALWAYS_INLINE constexpr T& operator[](Index i) const { return data_[i]; }
+  ATTN_ALWAYS_INLINE constexpr T* begin() const { return data_; }
+  ATTN_ALWAYS_INLINE constexpr T* end() const { return data_ + size_; }
 
  private:
   T* data_ = nullptr;

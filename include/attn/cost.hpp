@@ -27,6 +27,25 @@ struct AttentionCost {
   double cache_of_mha = 0;   ///< cache_bytes as a share of multi-head attention's
 };
 
+namespace detail {
+inline namespace ATTN_BUILD {
+
+inline std::string cost_text(const std::vector<AttentionCost>& rows) {
+  std::vector<std::vector<std::string>> cells = {{"attention", "K/V heads", "parameters",
+                                                  "prefill GFLOP", "decode MFLOP", "cache B/token",
+                                                  "of MHA"}};
+  for (const AttentionCost& row : rows) {
+    cells.push_back({row.name, std::to_string(row.config.num_kv_heads),
+                     std::to_string(row.parameters), fixed(row.prefill_flops * 1e-9, 3),
+                     fixed(row.decode_flops * 1e-6, 3), std::to_string(row.cache_bytes),
+                     fixed(row.cache_of_mha, 3)});
+  }
+  return text_table(cells, "");
+}
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
+
 /// Layers of one model side by side.
 struct AttentionCostTable {
   Index length = 0;         ///< tokens
@@ -34,21 +53,10 @@ struct AttentionCostTable {
   std::vector<AttentionCost> rows;
 
   /// As aligned text, one row a layer.
-  std::string to_string() const {
-    std::vector<std::vector<std::string>> cells = {{"attention", "K/V heads", "parameters",
-                                                    "prefill GFLOP", "decode MFLOP",
-                                                    "cache B/token", "of MHA"}};
-    for (const AttentionCost& row : rows) {
-      cells.push_back({row.name, std::to_string(row.config.num_kv_heads),
-                       std::to_string(row.parameters), detail::fixed(row.prefill_flops * 1e-9, 3),
-                       detail::fixed(row.decode_flops * 1e-6, 3), std::to_string(row.cache_bytes),
-                       detail::fixed(row.cache_of_mha, 3)});
-    }
-    return detail::text_table(cells, "");
-  }
+  ATTN_ALWAYS_INLINE std::string to_string() const { return detail::cost_text(rows); }
 };
 
-inline std::ostream& operator<<(std::ostream& stream, const AttentionCostTable& table) {
+ATTN_ALWAYS_INLINE std::ostream& operator<<(std::ostream& stream, const AttentionCostTable& table) {
   return stream << table.to_string();
 }
 

@@ -36,16 +36,15 @@ using ErrorHandler = void (*)(const char* message);
 
 namespace detail {
 
-inline std::atomic<ErrorHandler>& error_handler() {
-  static std::atomic<ErrorHandler> handler{nullptr};
-  return handler;
-}
+inline std::atomic<ErrorHandler> error_handler{nullptr};
 
 }  // namespace detail
 
 /// Sets the handler of -fno-exceptions builds for the whole process; nullptr restores the default,
 /// which prints the message to stderr. If the handler returns, the program aborts.
-inline void set_error_handler(ErrorHandler handler) { detail::error_handler().store(handler); }
+ATTN_ALWAYS_INLINE void set_error_handler(ErrorHandler handler) {
+  detail::error_handler.store(handler);
+}
 
 namespace detail {
 inline namespace ATTN_ERRORS {
@@ -85,7 +84,7 @@ class FirstException {
 #else
 
 [[noreturn]] inline void abort_with(const std::string& message) {
-  if (const ErrorHandler handler = error_handler().load()) {
+  if (const ErrorHandler handler = error_handler.load()) {
     handler(message.c_str());
   } else {
     std::fprintf(stderr, "attn: %s\n", message.c_str());

@@ -24,7 +24,9 @@ struct InspectedStep {
   Index not_finite = 0;     ///< how many entries of keys that are seen are infinite or NaN
 
   /// The same as an Eigen map, which lives as long as `values`.
-  typename Tensor4<const A>::MatrixMap matrix() const { return values.view().matrix(0, 0); }
+  ATTN_ALWAYS_INLINE typename Tensor4<const A>::MatrixMap matrix() const {
+    return values.view().matrix(0, 0);
+  }
 };
 
 /// Everything that one query head of one batch does between q, k, v and its output. The steps from
@@ -58,12 +60,13 @@ struct AttentionInspection {
 };
 
 template <class A>
-std::ostream& operator<<(std::ostream& stream, const AttentionInspection<A>& inspection) {
+ATTN_ALWAYS_INLINE std::ostream& operator<<(std::ostream& stream,
+                                            const AttentionInspection<A>& inspection) {
   return stream << inspection.to_string();
 }
 
 template <class A>
-std::string AttentionInspection<A>::to_string() const {
+ATTN_ALWAYS_INLINE std::string AttentionInspection<A>::to_string() const {
   return detail::inspection_text(*this);
 }
 

@@ -22,7 +22,7 @@ namespace attn {
 enum class InstructionSet { best, generic, sse2, avx2, avx512, neon };
 
 /// "avx2" and the like, the name of the enumerator; "unknown" for a number that is none.
-constexpr const char* name_of(InstructionSet set) {
+ATTN_ALWAYS_INLINE constexpr const char* name_of(InstructionSet set) {
   switch (set) {
     case InstructionSet::best:
       return "best";
@@ -42,14 +42,16 @@ constexpr const char* name_of(InstructionSet set) {
 
 /// Writes the name.
 template <class Char, class Traits>
-std::basic_ostream<Char, Traits>& operator<<(std::basic_ostream<Char, Traits>& stream,
-                                             InstructionSet set) {
+ATTN_ALWAYS_INLINE std::basic_ostream<Char, Traits>& operator<<(
+    std::basic_ostream<Char, Traits>& stream, InstructionSet set) {
   return stream << name_of(set);
 }
 
 namespace detail {
 
 using attn::name_of;
+
+inline namespace ATTN_BUILD {
 
 #if ATTN_X86_TABLES
 
@@ -97,7 +99,10 @@ inline bool is_available(InstructionSet set, InstructionSet best) {
 
 #endif
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
+
+inline namespace ATTN_BUILD {
 
 /// The instruction set of the kernels that a call uses unless it asks for a lower one: the highest
 /// that the CPU has and the operating system permits, never `best`. Asked for once a process; the
@@ -106,5 +111,7 @@ inline InstructionSet active_instruction_set() {
   static const InstructionSet set = detail::detect_instruction_set();
   return set;
 }
+
+}  // namespace ATTN_BUILD
 
 }  // namespace attn

@@ -34,36 +34,58 @@
 
 namespace attn {
 
+namespace detail {
+inline namespace ATTN_BUILD {
+
+/// Drops from a tile what `mask` drops; `again`: where scores have changed since its modify().
+template <class A, class M>
+void apply_one(const ScoreTile<A>& tile, const M& mask, bool again) {
+  if (mask.cover(tile.rows, tile.keys) == Cover::all) return;
+  if (again) {
+    reapply(mask, tile);
+  } else {
+    mask.apply(tile);
+  }
+}
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
+
 /// Both masks: a key must pass both; scores are changed by `Left` first.
 template <class Left, class Right>
 class BothMasks : public Mask {
  public:
-  BothMasks(Left left, Right right) : left_(std::move(left)), right_(std::move(right)) {}
+  ATTN_ALWAYS_INLINE BothMasks(Left left, Right right)
+      : left_(std::move(left)), right_(std::move(right)) {}
 
-  bool allows(const ScorePosition& at) const { return left_.allows(at) && right_.allows(at); }
-  KeyRange key_range(const RowBlock& rows, Index key_length) const {
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
+    return left_.allows(at) && right_.allows(at);
+  }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return left_.key_range(rows, key_length) & right_.key_range(rows, key_length);
   }
-  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
     return left_.row_range(rows, keys) & right_.row_range(rows, keys);
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const {
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
     return left_.cover(rows, keys) & right_.cover(rows, keys);
   }
-  bool modifies() const { return left_.modifies() || right_.modifies(); }
+  ATTN_ALWAYS_INLINE bool modifies() const { return left_.modifies() || right_.modifies(); }
   template <class A>
-  void modify(const ScoreTile<A>& tile) const {
+  ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>& tile) const {
     left_.modify(tile);
     right_.modify(tile);
   }
   template <class A>
-  void apply(const ScoreTile<A>& tile) const {
-    apply_both(tile, right_.modifies(), false);
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    detail::apply_one(tile, left_, right_.modifies());
+    detail::apply_one(tile, right_, false);
   }
   /// apply() where a mask to the right of both has changed scores since modify().
   template <class A>
-  void reapply(const ScoreTile<A>& tile) const {
-    apply_both(tile, true, true);
+  ATTN_ALWAYS_INLINE void reapply(const ScoreTile<A>& tile) const {
+    detail::apply_one(tile, left_, true);
+    detail::apply_one(tile, right_, true);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     left_.check(checker);
@@ -71,86 +93,86 @@ class BothMasks : public Mask {
   }
 
  private:
-  template <class A>
-  void apply_both(const ScoreTile<A>& tile, bool again_left, bool again_right) const {
-    const auto apply_one = [&](const auto& mask, bool again) {
-      if (mask.cover(tile.rows, tile.keys) == Cover::all) return;
-      if (again) {
-        detail::reapply(mask, tile);
-      } else {
-        mask.apply(tile);
-      }
-    };
-    apply_one(left_, again_left);
-    apply_one(right_, again_right);
-  }
-
   Left left_;
   Right right_;
 };
 
 template <class Left, class Right, class = std::enable_if_t<is_mask_v<Left> && is_mask_v<Right>>>
-BothMasks<Left, Right> operator&(Left left, Right right) {
+ATTN_ALWAYS_INLINE BothMasks<Left, Right> operator&(Left left, Right right) {
   return BothMasks<Left, Right>(std::move(left), std::move(right));
 }
 
 template <class Left, class Right, class = std::enable_if_t<is_mask_v<Left> && is_mask_v<Right>>>
-BothMasks<Left, Right> operator&&(Left left, Right right) {
+ATTN_ALWAYS_INLINE BothMasks<Left, Right> operator&&(Left left, Right right) {
   static_assert(!is_mask_v<Left>, "attn: masks are combined with &, not with &&");
   return std::move(left) & std::move(right);
 }
 
-inline namespace ATTN_ERRORS {
+namespace detail {
+inline namespace ATTN_BUILD {
+
+/// What AnyMask calls beside the stages of the mask that it holds.
+template <class M>
+struct HeldMask {
+  static bool allows(const void* mask, const ScorePosition& at) {
+    return static_cast<const M*>(mask)->allows(at);
+  }
+  static void check(const void* mask, void* checker) {
+    static_cast<const M*>(mask)->check(*static_cast<MaskChecker*>(checker));
+  }
+};
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
 
 /// A mask chosen at run time: holds any mask or composition, by value. Default: no_mask(). The bits
 /// are those of the mask it holds. A lambda it holds must accept float and double scores.
 /// Cost: one allocation when it is made; calls go through a table once a tile.
+/// One that another file made computes as that file's flags say, and raises as the call's do.
 class AnyMask : public Mask {
  public:
-  AnyMask() : AnyMask(no_mask()) {}
+  ATTN_ALWAYS_INLINE AnyMask() : AnyMask(no_mask()) {}
   template <class M, class = std::enable_if_t<is_mask_v<M> && !std::is_same_v<M, AnyMask>>>
-  AnyMask(M mask) : AnyMask(std::make_shared<const M>(std::move(mask))) {}
+  ATTN_ALWAYS_INLINE AnyMask(M mask) : AnyMask(std::make_shared<const M>(std::move(mask))) {}
 
-  bool allows(const ScorePosition& at) const { return allows_(held_.get(), at); }
-  KeyRange key_range(const RowBlock& rows, Index key_length) const {
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const { return allows_(held_.get(), at); }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return in_float_.key_range(rows, key_length);
   }
-  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
     return in_float_.row_range(rows, keys);
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const { return in_float_.cover(rows, keys); }
-  bool modifies() const { return in_float_.modifies(); }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
+    return in_float_.cover(rows, keys);
+  }
+  ATTN_ALWAYS_INLINE bool modifies() const { return in_float_.modifies(); }
   template <class A>
-  void modify(const ScoreTile<A>& tile) const {
+  ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>& tile) const {
     stage<A>().modify(tile);
   }
   template <class A>
-  void apply(const ScoreTile<A>& tile) const {
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
     stage<A>().apply(tile);
   }
   template <class A>
-  void reapply(const ScoreTile<A>& tile) const {
+  ATTN_ALWAYS_INLINE void reapply(const ScoreTile<A>& tile) const {
     stage<A>().reapply(tile);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
-    check_(held_.get(), checker);
+    check_(held_.get(), &checker);
   }
 
  private:
   template <class M>
-  explicit AnyMask(std::shared_ptr<const M> mask)
+  ATTN_ALWAYS_INLINE explicit AnyMask(std::shared_ptr<const M> mask)
       : held_(mask),
         in_float_(*mask),
         in_double_(*mask),
-        allows_([](const void* m, const ScorePosition& at) {
-          return static_cast<const M*>(m)->allows(at);
-        }),
-        check_([](const void* m, detail::MaskChecker& checker) {
-          static_cast<const M*>(m)->check(checker);
-        }) {}
+        allows_(&detail::HeldMask<M>::allows),
+        check_(&detail::HeldMask<M>::check) {}
 
   template <class A>
-  const detail::MaskStage<A>& stage() const {
+  ATTN_ALWAYS_INLINE const detail::MaskStage<A>& stage() const {
     if constexpr (std::is_same_v<A, float>) {
       return in_float_;
     } else {
@@ -162,8 +184,6 @@ class AnyMask : public Mask {
   detail::MaskStage<float> in_float_;
   detail::MaskStage<double> in_double_;
   bool (*allows_)(const void*, const ScorePosition&);
-  void (*check_)(const void*, detail::MaskChecker&);
+  void (*check_)(const void*, void* checker);
 };
-
-}  // namespace ATTN_ERRORS
 }  // namespace attn

@@ -16,11 +16,24 @@
 
 namespace attn {
 
+namespace detail {
+inline namespace ATTN_BUILD {
+
+inline void run_with_openmp(int threads, Index count, void (*task)(void* context, Index index),
+                            void* context) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (Index i = 0; i < count; ++i) task(context, i);
+}
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
+
 /// Runs tasks in an OpenMP parallel region of its own; OpenMP's settings are not changed.
 class OpenMpExecutor final : public Executor {
  public:
   /// 0: as many threads as OpenMP would use. Throws OptionError if threads < 0.
-  ATTN_ALWAYS_INLINE explicit OpenMpExecutor(int threads = 0) : threads_(threads) {
+  ATTN_ALWAYS_INLINE explicit OpenMpExecutor(int threads = 0)
+      : run_(&detail::run_with_openmp), threads_(threads) {
     if (threads < 0) {
       detail::raise_option_error(
           "OpenMpExecutor: threads must be 0 (as OpenMP would) or more, got " +
@@ -31,11 +44,12 @@ class OpenMpExecutor final : public Executor {
   int concurrency() const override { return threads_ > 0 ? threads_ : omp_get_max_threads(); }
 
   void parallel_for(Index count, void (*task)(void* context, Index index), void* context) override {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(concurrency())
-    for (Index i = 0; i < count; ++i) task(context, i);
+    run_(concurrency(), count, task, context);
   }
 
  private:
+  // The linker keeps one body of each virtual function: this is the file's that made the executor.
+  void (*run_)(int, Index, void (*task)(void*, Index), void*);
   int threads_;
 };
 

@@ -28,21 +28,23 @@ class PerBatch {
 
  public:
   template <class I, std::enable_if_t<std::is_integral_v<I> && !std::is_same_v<I, bool>, int> = 0>
-  constexpr PerBatch(I value) : value_(static_cast<Index>(value)) {}
+  ATTN_ALWAYS_INLINE constexpr PerBatch(I value) : value_(static_cast<Index>(value)) {}
 
   template <class I, class = std::enable_if_t<is_index_v<std::remove_const_t<I>>>>
-  constexpr PerBatch(Span<I> values)
+  ATTN_ALWAYS_INLINE constexpr PerBatch(Span<I> values)
       : values_(values.data()), size_(values.size()), is_wide_(sizeof(I) == 8), is_scalar_(false) {}
   template <class I, std::size_t N, class = std::enable_if_t<is_index_v<std::remove_const_t<I>>>>
-  constexpr PerBatch(I (&values)[N]) : PerBatch(Span<const I>(values)) {}
+  ATTN_ALWAYS_INLINE constexpr PerBatch(I (&values)[N]) : PerBatch(Span<const I>(values)) {}
   template <class I, std::size_t N>
   PerBatch(I (&&values)[N]) = delete;  // a temporary: name the array first
   template <class I, std::size_t N, class = std::enable_if_t<is_index_v<I>>>
-  constexpr PerBatch(const std::array<I, N>& values) : PerBatch(Span<const I>(values)) {}
+  ATTN_ALWAYS_INLINE constexpr PerBatch(const std::array<I, N>& values)
+      : PerBatch(Span<const I>(values)) {}
   template <class I, std::size_t N>
   PerBatch(const std::array<I, N>&& values) = delete;  // a temporary: name the array first
   template <class I, class Allocator, class = std::enable_if_t<is_index_v<I>>>
-  PerBatch(const std::vector<I, Allocator>& values) : PerBatch(Span<const I>(values)) {}
+  ATTN_ALWAYS_INLINE PerBatch(const std::vector<I, Allocator>& values)
+      : PerBatch(Span<const I>(values)) {}
   template <class I, class Allocator>
   PerBatch(const std::vector<I, Allocator>&& values) = delete;  // a temporary: name the vector
   // Neither unsigned nor narrow: the numbers are read where they lie, as 32 or 64 signed bits.
@@ -52,10 +54,10 @@ class PerBatch {
   PerBatch(const std::vector<I, Allocator>&) = delete;  // take std::vector<attn::Index>
 
   /// Whether one number serves all batches.
-  constexpr bool is_scalar() const { return is_scalar_; }
+  ATTN_ALWAYS_INLINE constexpr bool is_scalar() const { return is_scalar_; }
   /// How many numbers were given (1 for a scalar).
-  constexpr Index size() const { return is_scalar_ ? 1 : size_; }
-  Index operator[](Index batch) const {
+  ATTN_ALWAYS_INLINE constexpr Index size() const { return is_scalar_ ? 1 : size_; }
+  ATTN_ALWAYS_INLINE Index operator[](Index batch) const {
     if (is_scalar_) return value_;
     return detail::add_within_range(
         value_, is_wide_ ? static_cast<Index>(static_cast<const std::int64_t*>(values_)[batch])
@@ -64,11 +66,11 @@ class PerBatch {
 
   /// The same numbers, each moved by `shift`: causal_from(PerBatch(lengths) - query_length). What
   /// would leave the range of Index stays at its end.
-  friend constexpr PerBatch operator+(PerBatch numbers, Index shift) {
+  friend ATTN_ALWAYS_INLINE constexpr PerBatch operator+(PerBatch numbers, Index shift) {
     numbers.value_ = detail::add_within_range(numbers.value_, shift);
     return numbers;
   }
-  friend constexpr PerBatch operator-(PerBatch numbers, Index shift) {
+  friend ATTN_ALWAYS_INLINE constexpr PerBatch operator-(PerBatch numbers, Index shift) {
     // The magnitude of the least Index is one more than the largest.
     constexpr Index kLeast = (std::numeric_limits<Index>::min)();
     return shift == kLeast ? numbers + -(kLeast + 1) + 1 : numbers + -shift;
@@ -91,8 +93,8 @@ struct Dropout {
 };
 
 /// Scratch memory handed in by the caller; attention_workspace_bytes says how much. No alignment
-/// is needed. A call writes to it from its first to its last moment: calls that run at the same time
-/// must not share one, nor one options struct that names it; calls one after the other may.
+/// is needed. A call writes to it from its first to its last moment: calls that run at the same
+/// time must not share one, nor one options struct that names it; calls one after the other may.
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -153,10 +155,10 @@ struct AttentionOutputs {
 
 /// What the form that returns its results computes beside the output.
 enum class Want : unsigned { output = 0, weights = 1, log_sum_exp = 2 };
-constexpr Want operator|(Want a, Want b) {
+ATTN_ALWAYS_INLINE constexpr Want operator|(Want a, Want b) {
   return static_cast<Want>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
-constexpr bool operator&(Want a, Want b) {
+ATTN_ALWAYS_INLINE constexpr bool operator&(Want a, Want b) {
   return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
 }
 
@@ -169,12 +171,12 @@ struct AttentionResult {
   Tensor4Buffer<A> log_sum_exp;  ///< [B, Hq, Sq, 1]
 
   AttentionResult() = default;
-  AttentionResult(Tensor4Buffer<T> out, Tensor4Buffer<A> all_weights = {},
-                  Tensor4Buffer<A> sums = {})
+  ATTN_ALWAYS_INLINE AttentionResult(Tensor4Buffer<T> out, Tensor4Buffer<A> all_weights = {},
+                                     Tensor4Buffer<A> sums = {})
       : output(std::move(out)), weights(std::move(all_weights)), log_sum_exp(std::move(sums)) {}
   AttentionResult(const AttentionResult&) = default;
   AttentionResult(AttentionResult&&) noexcept = default;
-  AttentionResult& operator=(const AttentionResult& other) {
+  ATTN_ALWAYS_INLINE AttentionResult& operator=(const AttentionResult& other) {
     return *this = AttentionResult(other);
   }
   AttentionResult& operator=(AttentionResult&&) noexcept = default;

@@ -21,7 +21,8 @@ namespace attn {
 
 /// A view of packed memory (total_tokens, heads, dim) as [1, heads, total_tokens, dim].
 template <class T>
-constexpr Tensor4<T> packed(T* data, Index total_tokens, Index heads, Index dim) {
+ATTN_ALWAYS_INLINE constexpr Tensor4<T> packed(T* data, Index total_tokens, Index heads,
+                                               Index dim) {
   return bshd(data, 1, total_tokens, heads, dim);
 }
 
@@ -34,18 +35,20 @@ class SequenceStarts {
   template <class Starts, std::enable_if_t<std::is_convertible_v<Starts&&, PerBatch> &&
                                                !std::is_arithmetic_v<std::decay_t<Starts>>,
                                            int> = 0>
-  SequenceStarts(Starts&& starts) : query_(std::forward<Starts>(starts)), key_(query_) {}
-  SequenceStarts(PerBatch query_starts, PerBatch key_starts)
+  ATTN_ALWAYS_INLINE SequenceStarts(Starts&& starts)
+      : query_(std::forward<Starts>(starts)), key_(query_) {}
+  ATTN_ALWAYS_INLINE SequenceStarts(PerBatch query_starts, PerBatch key_starts)
       : query_(query_starts), key_(key_starts) {}
 
-  const PerBatch& query() const { return query_; }
-  const PerBatch& key() const { return key_; }
+  ATTN_ALWAYS_INLINE const PerBatch& query() const { return query_; }
+  ATTN_ALWAYS_INLINE const PerBatch& key() const { return key_; }
 
  private:
   PerBatch query_, key_;
 };
 
 namespace detail {
+inline namespace ATTN_BUILD {
 
 template <class Q, class K, class V>
 RaggedCall packed_call(const Q& q, const K& k, const V& v, const SequenceStarts& starts) {
@@ -77,6 +80,7 @@ AttentionOutputs<A> ragged_outputs(const Extra& extra) {
   }
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 
 inline namespace ATTN_ERRORS {

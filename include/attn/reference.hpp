@@ -20,6 +20,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 // -infinity is written and recognised by its bits, and passed by reference: under -ffast-math a
 // compiler may take it that no comparison, argument or result is infinite.
@@ -91,8 +92,6 @@ auto reference_view(Matrix& matrix) {
   return view_tokens(matrix, 1, 1);
 }
 
-inline namespace ATTN_ERRORS {
-
 /// Raises unless shapes and options are those of one call of attention.
 inline void check_reference_call(const Shape4& q, const Shape4& k, const Shape4& v,
                                  const Shape4& out, const Shape4* weights,
@@ -131,7 +130,7 @@ inline void check_reference_call(const Shape4& q, const Shape4& k, const Shape4&
   }
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 
 inline namespace ATTN_ERRORS {

@@ -24,28 +24,33 @@ struct Shape4 {
   Index batch = 0, heads = 0, length = 0, dim = 0;
 
   /// The number of elements; the largest Index if there are more. Extents must not be negative.
-  constexpr Index size() const {
+  ATTN_ALWAYS_INLINE constexpr Index size() const {
     using detail::CheckedSize;
     if (batch == 0 || heads == 0 || length == 0 || dim == 0) return 0;
     return (CheckedSize(batch) * heads * length * dim).value();
   }
-  friend constexpr bool operator==(const Shape4& a, const Shape4& b) {
+  friend ATTN_ALWAYS_INLINE constexpr bool operator==(const Shape4& a, const Shape4& b) {
     return a.batch == b.batch && a.heads == b.heads && a.length == b.length && a.dim == b.dim;
   }
-  friend constexpr bool operator!=(const Shape4& a, const Shape4& b) { return !(a == b); }
+  friend ATTN_ALWAYS_INLINE constexpr bool operator!=(const Shape4& a, const Shape4& b) {
+    return !(a == b);
+  }
 };
 
 /// The distance between neighbours along each axis, in elements.
 struct Stride4 {
   Index batch = 0, heads = 0, length = 0, dim = 0;
 
-  friend constexpr bool operator==(const Stride4& a, const Stride4& b) {
+  friend ATTN_ALWAYS_INLINE constexpr bool operator==(const Stride4& a, const Stride4& b) {
     return a.batch == b.batch && a.heads == b.heads && a.length == b.length && a.dim == b.dim;
   }
-  friend constexpr bool operator!=(const Stride4& a, const Stride4& b) { return !(a == b); }
+  friend ATTN_ALWAYS_INLINE constexpr bool operator!=(const Stride4& a, const Stride4& b) {
+    return !(a == b);
+  }
 };
 
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// "q [2, 8, 128, 64]", as every error text spells a tensor.
 ATTN_COLD inline std::string describe(const char* name, const Shape4& shape) {
@@ -71,6 +76,18 @@ constexpr Stride4 contiguous_strides(const Shape4& shape) {
   return {multiply_unchecked(shape.heads, head), head, shape.dim, 1};
 }
 
+/// Memory for `count` zeros; null for none.
+template <class T>
+T* new_zeros(Index count, std::align_val_t alignment) {
+  const std::size_t size = static_cast<std::size_t>(count);
+  if (size == 0) return nullptr;
+  T* const data = static_cast<T*>(::operator new(size * sizeof(T), alignment));
+  for (std::size_t i = 0; i < size; ++i) ::new (static_cast<void*>(data + i)) T(0);
+  return data;
+}
+
+}  // namespace ATTN_BUILD
+
 }  // namespace detail
 
 /// A non-owning view of a (batch, heads, length, dim) tensor. T may be const. Trivially copyable.
@@ -87,30 +104,30 @@ class Tensor4 {
 
   constexpr Tensor4() = default;
   /// Contiguous in the order batch, heads, length, dim.
-  constexpr Tensor4(T* data, Shape4 shape)
+  ATTN_ALWAYS_INLINE constexpr Tensor4(T* data, Shape4 shape)
       : Tensor4(data, shape, detail::contiguous_strides(shape)) {}
-  constexpr Tensor4(T* data, Shape4 shape, Stride4 stride)
+  ATTN_ALWAYS_INLINE constexpr Tensor4(T* data, Shape4 shape, Stride4 stride)
       : data_(data), shape_(shape), stride_(stride) {}
   /// Tensor4<T> converts to Tensor4<const T>.
   template <class U, class = std::enable_if_t<std::is_same_v<const U, T>>>
-  constexpr Tensor4(const Tensor4<U>& other)
+  ATTN_ALWAYS_INLINE constexpr Tensor4(const Tensor4<U>& other)
       : data_(other.data()), shape_(other.shape()), stride_(other.stride()) {}
 
-  constexpr T* data() const { return data_; }
-  constexpr const Shape4& shape() const { return shape_; }
-  constexpr const Stride4& stride() const { return stride_; }
-  constexpr Index batch() const { return shape_.batch; }
-  constexpr Index heads() const { return shape_.heads; }
-  constexpr Index length() const { return shape_.length; }
-  constexpr Index dim() const { return shape_.dim; }
+  ATTN_ALWAYS_INLINE constexpr T* data() const { return data_; }
+  ATTN_ALWAYS_INLINE constexpr const Shape4& shape() const { return shape_; }
+  ATTN_ALWAYS_INLINE constexpr const Stride4& stride() const { return stride_; }
+  ATTN_ALWAYS_INLINE constexpr Index batch() const { return shape_.batch; }
+  ATTN_ALWAYS_INLINE constexpr Index heads() const { return shape_.heads; }
+  ATTN_ALWAYS_INLINE constexpr Index length() const { return shape_.length; }
+  ATTN_ALWAYS_INLINE constexpr Index dim() const { return shape_.dim; }
 
   /// The element at (b, h, i, d). Not checked.
-  constexpr T& operator()(Index b, Index h, Index i, Index d) const {
+  ATTN_ALWAYS_INLINE constexpr T& operator()(Index b, Index h, Index i, Index d) const {
     return data_[b * stride_.batch + h * stride_.heads + i * stride_.length + d * stride_.dim];
   }
 
   /// The (length x dim) matrix of one batch and head, without a copy.
-  MatrixMap matrix(Index b, Index h) const {
+  ATTN_ALWAYS_INLINE MatrixMap matrix(Index b, Index h) const {
     T* first = data_ == nullptr ? nullptr : data_ + b * stride_.batch + h * stride_.heads;
     return MatrixMap(first, shape_.length, shape_.dim,
                      Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(stride_.length, stride_.dim));
@@ -150,11 +167,12 @@ class Tensor4 {
 
 /// A view of memory in the order batch, heads, length, dim, its extents given in that order.
 template <class T>
-constexpr Tensor4<T> bhsd(T* data, Index batch, Index heads, Index length, Index dim) {
+ATTN_ALWAYS_INLINE constexpr Tensor4<T> bhsd(T* data, Index batch, Index heads, Index length,
+                                             Index dim) {
   return Tensor4<T>(data, Shape4{batch, heads, length, dim});
 }
 template <class T>
-constexpr Tensor4<T> bhsd(T* data, Shape4 shape) {
+ATTN_ALWAYS_INLINE constexpr Tensor4<T> bhsd(T* data, Shape4 shape) {
   return Tensor4<T>(data, shape);
 }
 
@@ -162,29 +180,32 @@ constexpr Tensor4<T> bhsd(T* data, Shape4 shape) {
 /// given in that order, bshd(data, batch, length, heads, dim), or as a Shape4, whose order is
 /// always batch, heads, length, dim. Either way the view is [batch, heads, length, dim].
 template <class T>
-constexpr Tensor4<T> bshd(T* data, Shape4 shape) {
+ATTN_ALWAYS_INLINE constexpr Tensor4<T> bshd(T* data, Shape4 shape) {
   const Index row = detail::multiply_unchecked(shape.heads, shape.dim);
   return Tensor4<T>(data, shape,
                     Stride4{detail::multiply_unchecked(shape.length, row), shape.dim, row, 1});
 }
 template <class T>
-constexpr Tensor4<T> bshd(T* data, Index batch, Index length, Index heads, Index dim) {
+ATTN_ALWAYS_INLINE constexpr Tensor4<T> bshd(T* data, Index batch, Index length, Index heads,
+                                             Index dim) {
   return bshd(data, Shape4{batch, heads, length, dim});
 }
 
 /// A view of rank-3 memory (batch, length, dim) as [batch, 1, length, dim].
 template <class T>
-constexpr Tensor4<T> bsd(T* data, Index batch, Index length, Index dim) {
+ATTN_ALWAYS_INLINE constexpr Tensor4<T> bsd(T* data, Index batch, Index length, Index dim) {
   return Tensor4<T>(data, Shape4{batch, 1, length, dim});
 }
 
 /// A view of rank-3 memory (heads, length, dim) as [1, heads, length, dim].
 template <class T>
-constexpr Tensor4<T> hsd(T* data, Index heads, Index length, Index dim) {
+ATTN_ALWAYS_INLINE constexpr Tensor4<T> hsd(T* data, Index heads, Index length, Index dim) {
   return Tensor4<T>(data, Shape4{1, heads, length, dim});
 }
 
 namespace detail {
+
+inline namespace ATTN_BUILD {
 
 /// What an Eigen expression is: its own kind, or void for what is none.
 template <class Derived>
@@ -209,16 +230,12 @@ inline constexpr bool has_eigen_memory_v = has_eigen_memory<T>();
 template <class T>
 inline constexpr bool is_plain_v = std::is_base_of_v<Eigen::PlainObjectBase<T>, T>;
 
-inline namespace ATTN_ERRORS {
-
 [[noreturn]] ATTN_COLD inline void raise_view_error(const char* name, Index value, const char* axis,
                                                     Index rows, Index columns) {
   raise_shape_error(std::string("view: ") + name + " " + std::to_string(value) +
                     " does not divide the " + axis + " of the matrix (" + std::to_string(rows) +
                     " x " + std::to_string(columns) + ")");
 }
-
-}  // namespace ATTN_ERRORS
 
 /// The rows of `matrix` as batch * length tokens, its columns as num_heads * dim.
 template <class Expression>
@@ -230,6 +247,7 @@ auto view_tokens(Expression& matrix, Index num_heads, Index batch) {
                     Stride4{row * length, column * dim, row, column});
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 
 /// A view of an Eigen Matrix, Array, Map, Ref or Block (any storage order) whose rows are tokens,
@@ -290,45 +308,46 @@ class Tensor4Buffer {
     }
     allocate();
   }
-  Tensor4Buffer(const Tensor4Buffer& other) : shape_(other.shape_) {
+  ATTN_ALWAYS_INLINE Tensor4Buffer(const Tensor4Buffer& other) : shape_(other.shape_) {
     allocate();
     const Index size = shape_.size();
     for (Index i = 0; i < size; ++i) data_[i] = other.data_[i];
   }
-  Tensor4Buffer(Tensor4Buffer&& other) noexcept { swap(other); }
-  Tensor4Buffer& operator=(const Tensor4Buffer& other) { return *this = Tensor4Buffer(other); }
-  Tensor4Buffer& operator=(Tensor4Buffer&& other) noexcept {
+  ATTN_ALWAYS_INLINE Tensor4Buffer(Tensor4Buffer&& other) noexcept { swap(other); }
+  ATTN_ALWAYS_INLINE Tensor4Buffer& operator=(const Tensor4Buffer& other) {
+    return *this = Tensor4Buffer(other);
+  }
+  ATTN_ALWAYS_INLINE Tensor4Buffer& operator=(Tensor4Buffer&& other) noexcept {
     Tensor4Buffer(std::move(other)).swap(*this);
     return *this;
   }
-  ~Tensor4Buffer() { ::operator delete(data_, kAlignment); }
+  ATTN_ALWAYS_INLINE ~Tensor4Buffer() { ::operator delete(data_, kAlignment); }
 
-  void swap(Tensor4Buffer& other) noexcept {
+  ATTN_ALWAYS_INLINE void swap(Tensor4Buffer& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(shape_, other.shape_);
   }
 
-  Tensor4<T> view() { return Tensor4<T>(data_, shape_); }
-  Tensor4<const T> view() const { return Tensor4<const T>(data_, shape_); }
+  ATTN_ALWAYS_INLINE Tensor4<T> view() { return Tensor4<T>(data_, shape_); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> view() const { return Tensor4<const T>(data_, shape_); }
 
-  T* data() { return data_; }
-  const T* data() const { return data_; }
-  const Shape4& shape() const { return shape_; }
-  Index size() const { return shape_.size(); }
-  bool empty() const { return shape_.size() == 0; }
+  ATTN_ALWAYS_INLINE T* data() { return data_; }
+  ATTN_ALWAYS_INLINE const T* data() const { return data_; }
+  ATTN_ALWAYS_INLINE const Shape4& shape() const { return shape_; }
+  ATTN_ALWAYS_INLINE Index size() const { return shape_.size(); }
+  ATTN_ALWAYS_INLINE bool empty() const { return shape_.size() == 0; }
 
-  T& operator()(Index b, Index h, Index i, Index d) { return view()(b, h, i, d); }
-  const T& operator()(Index b, Index h, Index i, Index d) const { return view()(b, h, i, d); }
+  ATTN_ALWAYS_INLINE T& operator()(Index b, Index h, Index i, Index d) {
+    return view()(b, h, i, d);
+  }
+  ATTN_ALWAYS_INLINE const T& operator()(Index b, Index h, Index i, Index d) const {
+    return view()(b, h, i, d);
+  }
 
  private:
   static constexpr std::align_val_t kAlignment{64};  // a cache line, the widest vector register
 
-  void allocate() {
-    const std::size_t size = static_cast<std::size_t>(shape_.size());
-    if (size == 0) return;
-    data_ = static_cast<T*>(::operator new(size * sizeof(T), kAlignment));
-    for (std::size_t i = 0; i < size; ++i) ::new (static_cast<void*>(data_ + i)) T(0);
-  }
+  ATTN_ALWAYS_INLINE void allocate() { data_ = detail::new_zeros<T>(shape_.size(), kAlignment); }
 
   T* data_ = nullptr;
   Shape4 shape_;

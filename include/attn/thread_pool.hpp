@@ -14,6 +14,121 @@
 #include "attn/executor.hpp"
 
 namespace attn {
+namespace detail {
+
+/// A parallel_for under way; lives on its caller's stack and in the list of jobs.
+struct PoolJob {
+  void (*task)(void* context, Index index);
+  void* context;
+  Index count;
+  std::atomic<Index> next{0};
+  std::atomic<int> workers{0};  ///< pool threads inside; changed under the mutex only
+  PoolJob* next_job = nullptr;
+};
+
+struct Pool {
+  std::mutex mutex;
+  std::condition_variable wake, done;
+  PoolJob* jobs = nullptr;
+  std::atomic<unsigned> generation{0};
+  bool stopping = false;
+  std::vector<std::thread> workers;
+};
+
+inline namespace ATTN_BUILD {
+
+inline bool has_work(const PoolJob& job) {
+  return job.next.load(std::memory_order_relaxed) < job.count;
+}
+
+inline void run_job(PoolJob& job) {
+  for (;;) {
+    const Index i = job.next.fetch_add(1, std::memory_order_relaxed);
+    if (i >= job.count) return;
+    job.task(job.context, i);
+  }
+}
+
+template <class Condition>
+void spin_while(const Condition& condition) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + std::chrono::microseconds(20);
+  while (condition()) {
+    if (Clock::now() >= end) return;
+    std::this_thread::yield();
+  }
+}
+
+/// What a thread of the pool does.
+inline void work_for(Pool& pool) {
+  std::unique_lock<std::mutex> lock(pool.mutex);
+  for (;;) {
+    PoolJob* job = pool.jobs;
+    while (job != nullptr && !has_work(*job)) job = job->next_job;
+    if (job != nullptr) {
+      job->workers.fetch_add(1, std::memory_order_relaxed);
+      lock.unlock();
+      run_job(*job);
+      lock.lock();
+      // The caller frees the job once it sees 0, which it can do only under this mutex or after
+      // this store: nothing of the job is touched afterwards.
+      if (job->workers.fetch_sub(1, std::memory_order_release) == 1) pool.done.notify_all();
+      continue;
+    }
+    if (pool.stopping) return;
+    const unsigned seen = pool.generation.load(std::memory_order_relaxed);
+    lock.unlock();
+    spin_while([&] { return pool.generation.load(std::memory_order_acquire) == seen; });
+    lock.lock();
+    pool.wake.wait(lock, [&] { return pool.generation.load(std::memory_order_relaxed) != seen; });
+  }
+}
+
+inline void start_pool(Pool& pool, int threads) {
+  pool.workers.reserve(static_cast<std::size_t>(threads - 1));
+  for (int i = 1; i < threads; ++i) pool.workers.emplace_back([&pool] { work_for(pool); });
+}
+
+inline void stop_pool(Pool& pool) {
+  {
+    const std::lock_guard<std::mutex> lock(pool.mutex);
+    pool.stopping = true;
+    pool.generation.fetch_add(1, std::memory_order_release);
+  }
+  pool.wake.notify_all();
+  for (std::thread& worker : pool.workers) worker.join();
+}
+
+inline void run_on_pool(Pool& pool, Index count, void (*task)(void* context, Index index),
+                        void* context) {
+  if (count <= 0) return;
+  if (count == 1 || pool.workers.empty()) {
+    for (Index i = 0; i < count; ++i) task(context, i);
+    return;
+  }
+  PoolJob job{task, context, count};
+  {
+    const std::lock_guard<std::mutex> lock(pool.mutex);
+    job.next_job = pool.jobs;
+    pool.jobs = &job;
+    pool.generation.fetch_add(1, std::memory_order_release);
+  }
+  pool.wake.notify_all();
+  run_job(job);
+  // All indices are taken; no further worker may enter, then wait for those inside.
+  {
+    const std::lock_guard<std::mutex> lock(pool.mutex);
+    PoolJob** link = &pool.jobs;
+    while (*link != &job) link = &(*link)->next_job;
+    *link = job.next_job;
+  }
+  spin_while([&] { return job.workers.load(std::memory_order_acquire) != 0; });
+  std::unique_lock<std::mutex> lock(pool.mutex);
+  pool.done.wait(lock, [&] { return job.workers.load(std::memory_order_acquire) == 0; });
+}
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
 
 /// A pool of standard threads. The calling thread works too: ThreadPool(4) starts three. Waiting
 /// spins for at most 20 microseconds, then blocks. The destructor joins; no call may be running.
@@ -33,118 +148,27 @@ class ThreadPool final : public Executor {
       detail::raise_option_error("ThreadPool: needs at least 1 thread (the caller), got " +
                                  std::to_string(threads));
     }
-    start(threads);
+    detail::start_pool(pool_, threads);
+    threads_ = threads;
   }
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
-  ~ThreadPool() override {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-  }
+  ~ThreadPool() override { stop_(pool_); }
 
-  int concurrency() const override { return static_cast<int>(workers_.size()) + 1; }
+  int concurrency() const override { return threads_; }
 
   void parallel_for(Index count, void (*task)(void* context, Index index), void* context) override {
-    if (count <= 0) return;
-    if (count == 1 || workers_.empty()) {
-      for (Index i = 0; i < count; ++i) task(context, i);
-      return;
-    }
-    Job job{task, context, count};
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      job.next_job = jobs_;
-      jobs_ = &job;
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
-    run(job);
-    // All indices are taken; no further worker may enter, then wait for those inside.
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      Job** link = &jobs_;
-      while (*link != &job) link = &(*link)->next_job;
-      *link = job.next_job;
-    }
-    spin_while([&] { return job.workers.load(std::memory_order_acquire) != 0; });
-    std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [&] { return job.workers.load(std::memory_order_acquire) == 0; });
+    run_(pool_, count, task, context);
   }
 
  private:
-  ThreadPool() = default;
+  ATTN_ALWAYS_INLINE ThreadPool() : run_(&detail::run_on_pool), stop_(&detail::stop_pool) {}
 
-  // A parallel_for under way; lives on its caller's stack and in the list of jobs.
-  struct Job {
-    void (*task)(void* context, Index index);
-    void* context;
-    Index count;
-    std::atomic<Index> next{0};
-    std::atomic<int> workers{0};  // pool threads inside; changed under the mutex only
-    Job* next_job = nullptr;
-
-    Job(void (*t)(void*, Index), void* c, Index n) : task(t), context(c), count(n) {}
-    bool has_work() const { return next.load(std::memory_order_relaxed) < count; }
-  };
-
-  static void run(Job& job) {
-    for (;;) {
-      const Index i = job.next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= job.count) return;
-      job.task(job.context, i);
-    }
-  }
-
-  template <class Condition>
-  static void spin_while(const Condition& condition) {
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point end = Clock::now() + std::chrono::microseconds(20);
-    while (condition()) {
-      if (Clock::now() >= end) return;
-      std::this_thread::yield();
-    }
-  }
-
-  void start(int threads) {
-    workers_.reserve(static_cast<std::size_t>(threads - 1));
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
-  }
-
-  void work() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      Job* job = jobs_;
-      while (job != nullptr && !job->has_work()) job = job->next_job;
-      if (job != nullptr) {
-        job->workers.fetch_add(1, std::memory_order_relaxed);
-        lock.unlock();
-        run(*job);
-        lock.lock();
-        // The caller frees the job once it sees 0, which it can do only under this mutex or after
-        // this store: nothing of the job is touched afterwards.
-        if (job->workers.fetch_sub(1, std::memory_order_release) == 1) done_.notify_all();
-        continue;
-      }
-      if (stopping_) return;
-      const unsigned seen = generation_.load(std::memory_order_relaxed);
-      lock.unlock();
-      spin_while([&] { return generation_.load(std::memory_order_acquire) == seen; });
-      lock.lock();
-      wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
-  Job* jobs_ = nullptr;
-  std::atomic<unsigned> generation_{0};
-  bool stopping_ = false;
-  std::vector<std::thread> workers_;
+  // The linker keeps one body of each virtual function: these are the file's that made the pool.
+  void (*run_)(detail::Pool&, Index, void (*task)(void*, Index), void*);
+  void (*stop_)(detail::Pool&);
+  int threads_ = 1;
+  detail::Pool pool_;
 };
 
 }  // namespace attn

@@ -46,14 +46,16 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
       : Base(checked_batch(keys, values)), borrowed_keys_(keys), borrowed_values_(values) {}
 
   KeyValueCache(const KeyValueCache&) = default;
-  KeyValueCache(KeyValueCache&& other) noexcept { swap(other); }
+  ATTN_ALWAYS_INLINE KeyValueCache(KeyValueCache&& other) noexcept { swap(other); }
   /// Where it throws std::bad_alloc, nothing has changed.
-  KeyValueCache& operator=(const KeyValueCache& other) { return *this = KeyValueCache(other); }
-  KeyValueCache& operator=(KeyValueCache&& other) noexcept {
+  ATTN_ALWAYS_INLINE KeyValueCache& operator=(const KeyValueCache& other) {
+    return *this = KeyValueCache(other);
+  }
+  ATTN_ALWAYS_INLINE KeyValueCache& operator=(KeyValueCache&& other) noexcept {
     KeyValueCache(std::move(other)).swap(*this);
     return *this;
   }
-  void swap(KeyValueCache& other) noexcept {
+  ATTN_ALWAYS_INLINE void swap(KeyValueCache& other) noexcept {
     Base::swap(other);
     owned_keys_.swap(other.owned_keys_);
     owned_values_.swap(other.owned_values_);
@@ -63,17 +65,19 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   }
 
   /// Tokens that each sequence can hold.
-  Index capacity() const { return key_storage().length(); }
+  ATTN_ALWAYS_INLINE Index capacity() const { return key_storage().length(); }
   /// The most keys that a sequence can ever hold at a time: the capacity.
-  Index held_capacity() const { return capacity(); }
+  ATTN_ALWAYS_INLINE Index held_capacity() const { return capacity(); }
 
   /// The stored tokens: [B, Hk, longest length, Dk] and [B, Hv, longest length, Dv]. What lies
   /// behind the length of a shorter sequence is unspecified.
-  Tensor4<const T> keys() const { return held(key_storage()); }
-  Tensor4<const T> values() const { return held(value_storage()); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> keys() const { return held(key_storage()); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> values() const { return held(value_storage()); }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const { return Base::source_from(0, held_capacity()); }
+  ATTN_ALWAYS_INLINE detail::KeyValueSource source() const {
+    return Base::source_from(0, held_capacity());
+  }
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
@@ -83,8 +87,8 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   ATTN_ALWAYS_INLINE KeyValueCache(Index batch, const detail::CacheStorage& storage)
       : Base(batch), owned_keys_(storage.keys), owned_values_(storage.values), owns_(true) {}
 
-  static CacheShape named(Index batch, Index num_kv_heads, Index capacity, Index head_dim,
-                          Index value_dim) {
+  ATTN_ALWAYS_INLINE static CacheShape named(Index batch, Index num_kv_heads, Index capacity,
+                                             Index head_dim, Index value_dim) {
     CacheShape shape;
     shape.batch = batch;
     shape.num_kv_heads = num_kv_heads;
@@ -109,13 +113,21 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
     return keys.batch();
   }
 
-  Tensor4<T> key_storage() { return owns_ ? owned_keys_.view() : borrowed_keys_; }
-  Tensor4<T> value_storage() { return owns_ ? owned_values_.view() : borrowed_values_; }
-  Tensor4<const T> key_storage() const { return owns_ ? owned_keys_.view() : borrowed_keys_; }
-  Tensor4<const T> value_storage() const { return owns_ ? owned_values_.view() : borrowed_values_; }
-  detail::KeyMap key_map() const { return {}; }
+  ATTN_ALWAYS_INLINE Tensor4<T> key_storage() {
+    return owns_ ? owned_keys_.view() : borrowed_keys_;
+  }
+  ATTN_ALWAYS_INLINE Tensor4<T> value_storage() {
+    return owns_ ? owned_values_.view() : borrowed_values_;
+  }
+  ATTN_ALWAYS_INLINE Tensor4<const T> key_storage() const {
+    return owns_ ? owned_keys_.view() : borrowed_keys_;
+  }
+  ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const {
+    return owns_ ? owned_values_.view() : borrowed_values_;
+  }
+  ATTN_ALWAYS_INLINE detail::KeyMap key_map() const { return {}; }
 
-  Tensor4<const T> held(const Tensor4<const T>& storage) const {
+  ATTN_ALWAYS_INLINE Tensor4<const T> held(const Tensor4<const T>& storage) const {
     const Shape4& s = storage.shape();
     return {storage.data(), Shape4{s.batch, s.heads, Base::longest_length(), s.dim},
             storage.stride()};

@@ -53,16 +53,16 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
       : PagedKeyValueCache(num_pages, page_length, batch, num_kv_heads, head_dim, head_dim) {}
 
   PagedKeyValueCache(const PagedKeyValueCache&) = default;
-  PagedKeyValueCache(PagedKeyValueCache&& other) noexcept { swap(other); }
+  ATTN_ALWAYS_INLINE PagedKeyValueCache(PagedKeyValueCache&& other) noexcept { swap(other); }
   /// Where it throws std::bad_alloc, nothing has changed.
-  PagedKeyValueCache& operator=(const PagedKeyValueCache& other) {
+  ATTN_ALWAYS_INLINE PagedKeyValueCache& operator=(const PagedKeyValueCache& other) {
     return *this = PagedKeyValueCache(other);
   }
-  PagedKeyValueCache& operator=(PagedKeyValueCache&& other) noexcept {
+  ATTN_ALWAYS_INLINE PagedKeyValueCache& operator=(PagedKeyValueCache&& other) noexcept {
     PagedKeyValueCache(std::move(other)).swap(*this);
     return *this;
   }
-  void swap(PagedKeyValueCache& other) noexcept {
+  ATTN_ALWAYS_INLINE void swap(PagedKeyValueCache& other) noexcept {
     Base::swap(other);
     keys_.swap(other.keys_);
     values_.swap(other.values_);
@@ -74,22 +74,22 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     std::swap(table_stride_, other.table_stride_);
   }
 
-  Index num_pages() const { return keys_.shape().batch; }
-  Index page_length() const { return keys_.shape().length; }
-  Index num_free_pages() const { return num_free_; }
+  ATTN_ALWAYS_INLINE Index num_pages() const { return keys_.shape().batch; }
+  ATTN_ALWAYS_INLINE Index page_length() const { return keys_.shape().length; }
+  ATTN_ALWAYS_INLINE Index num_free_pages() const { return num_free_; }
   /// Tokens that a sequence can hold, as far as pages are free.
-  Index capacity() const { return capacity_; }
+  ATTN_ALWAYS_INLINE Index capacity() const { return capacity_; }
   /// The most keys that a sequence can ever hold at a time: the capacity.
-  Index held_capacity() const { return capacity(); }
+  ATTN_ALWAYS_INLINE Index held_capacity() const { return capacity(); }
   /// The pages of sequence b, in the order of its tokens. Valid until the cache changes.
-  Span<const Index> pages(Index b) const {
+  ATTN_ALWAYS_INLINE Span<const Index> pages(Index b) const {
     return {table_.data() + b * table_stride_, pages_for(Base::length(b))};
   }
 
   /// The pool: [num_pages, Hk, page_length, Dk] and [num_pages, Hv, page_length, Dv]. Token t of
   /// sequence b lies in row t % page_length of page pages(b)[t / page_length].
-  Tensor4<const T> keys() const { return keys_.view(); }
-  Tensor4<const T> values() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> keys() const { return keys_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> values() const { return values_.view(); }
 
   /// Sequence `to` forgets its tokens and becomes the first `length` tokens of sequence `from`,
   /// without a copy: both use the same pages until one of them appends to a page that is not full.
@@ -114,7 +114,9 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const { return Base::source_from(0, held_capacity()); }
+  ATTN_ALWAYS_INLINE detail::KeyValueSource source() const {
+    return Base::source_from(0, held_capacity());
+  }
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
@@ -136,8 +138,8 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     for (Index& place : free_) place = --page;
   }
 
-  static CacheShape named(Index num_pages, Index page_length, Index batch, Index num_kv_heads,
-                          Index head_dim, Index value_dim) {
+  ATTN_ALWAYS_INLINE static CacheShape named(Index num_pages, Index page_length, Index batch,
+                                             Index num_kv_heads, Index head_dim, Index value_dim) {
     CacheShape shape;
     shape.num_pages = num_pages;
     shape.page_length = page_length;
@@ -152,27 +154,25 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
       detail::raise_cache_shape("PagedKeyValueCache",
                                 "takes a page_length of 1 or more, and no window", shape);
     }
-    const auto bytes_of = [](Index numbers) {
-      return detail::CheckedSize(numbers) * Index{sizeof(Index)};
-    };
+    const detail::CheckedSize numbers = detail::CheckedSize(table_length(shape)) + 1;
     return detail::cache_storage("PagedKeyValueCache", shape, shape.num_pages, shape.page_length,
-                                 bytes_of(table_length(shape)) + bytes_of(1), sizeof(T));
+                                 numbers * Index{sizeof(Index)}, sizeof(T));
   }
   /// What all pages hold, or less if the shape says so.
-  static Index capacity_of(const CacheShape& shape) {
+  ATTN_ALWAYS_INLINE static Index capacity_of(const CacheShape& shape) {
     const detail::CheckedSize pool = detail::CheckedSize(shape.num_pages) * shape.page_length;
     return (std::min)(pool.value(), shape.capacity.value_or(pool.value()));
   }
   /// The most pages of a sequence.
-  static Index table_length(const CacheShape& shape) {
+  ATTN_ALWAYS_INLINE static Index table_length(const CacheShape& shape) {
     return pages_of(capacity_of(shape), shape.page_length);
   }
 
-  Tensor4<T> key_storage() { return keys_.view(); }
-  Tensor4<T> value_storage() { return values_.view(); }
-  Tensor4<const T> key_storage() const { return keys_.view(); }
-  Tensor4<const T> value_storage() const { return values_.view(); }
-  detail::KeyMap key_map() const {
+  ATTN_ALWAYS_INLINE Tensor4<T> key_storage() { return keys_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<T> value_storage() { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> key_storage() const { return keys_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE detail::KeyMap key_map() const {
     detail::KeyMap map;
     map.order = detail::KeyMap::Order::pages;
     map.pages = table_.data();
@@ -180,20 +180,22 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     return map;
   }
 
-  static Index pages_of(Index tokens, Index page_length) {
+  ATTN_ALWAYS_INLINE static Index pages_of(Index tokens, Index page_length) {
     return tokens == 0 ? 0 : (tokens - 1) / page_length + 1;
   }
-  Index pages_for(Index tokens) const { return pages_of(tokens, page_length()); }
-  Index& page(Index b, Index i) { return table_[static_cast<std::size_t>(b * table_stride_ + i)]; }
-  Index page(Index b, Index i) const {
+  ATTN_ALWAYS_INLINE Index pages_for(Index tokens) const { return pages_of(tokens, page_length()); }
+  ATTN_ALWAYS_INLINE Index& page(Index b, Index i) {
     return table_[static_cast<std::size_t>(b * table_stride_ + i)];
   }
-  Index& users(Index p) { return users_[static_cast<std::size_t>(p)]; }
-  Index users(Index p) const { return users_[static_cast<std::size_t>(p)]; }
+  ATTN_ALWAYS_INLINE Index page(Index b, Index i) const {
+    return table_[static_cast<std::size_t>(b * table_stride_ + i)];
+  }
+  ATTN_ALWAYS_INLINE Index& users(Index p) { return users_[static_cast<std::size_t>(p)]; }
+  ATTN_ALWAYS_INLINE Index users(Index p) const { return users_[static_cast<std::size_t>(p)]; }
 
   /// Whether sequence first + i must copy its last page before it appends: the page is not full,
   /// and others use it who will not have made copies of their own before.
-  bool copies_last_page(Index first, Index i, const PerBatch& counts) const {
+  ATTN_ALWAYS_INLINE bool copies_last_page(Index first, Index i, const PerBatch& counts) const {
     const Index b = first + i;
     if (counts[i] == 0 || Base::length(b) % page_length() == 0) return false;
     const Index last = last_page(b);
@@ -207,7 +209,9 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     }
     return others > 0;
   }
-  Index last_page(Index b) const { return page(b, Base::length(b) / page_length()); }
+  ATTN_ALWAYS_INLINE Index last_page(Index b) const {
+    return page(b, Base::length(b) / page_length());
+  }
 
   ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
                                     const PerBatch& counts) {
@@ -225,7 +229,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     }
     for (Index i = 0; i < sequences; ++i) take_pages(first + i, counts[i]);
   }
-  void take_pages(Index b, Index count) {
+  ATTN_ALWAYS_INLINE void take_pages(Index b, Index count) {
     const Index held = Base::length(b), used = held % page_length();
     if (count > 0 && used > 0 && users(last_page(b)) > 1) {
       const Index shared = last_page(b), copy = take_page();
@@ -236,12 +240,13 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     }
     for (Index i = pages_for(held); i < pages_for(held + count); ++i) page(b, i) = take_page();
   }
-  Index take_page() {
+  ATTN_ALWAYS_INLINE Index take_page() {
     const Index page = free_[static_cast<std::size_t>(--num_free_)];
     users(page) = 1;
     return page;
   }
-  static void copy_rows(Tensor4Buffer<T>& pool, Index from, Index to, Index count) {
+  ATTN_ALWAYS_INLINE static void copy_rows(Tensor4Buffer<T>& pool, Index from, Index to,
+                                           Index count) {
     const Shape4& s = pool.shape();
     for (Index head = 0; head < s.heads; ++head) {
       if (count * s.dim > 0)
@@ -249,7 +254,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     }
   }
   /// Gives back the pages behind the first `length` tokens.
-  void cut(Index b, Index length) {
+  ATTN_ALWAYS_INLINE void cut(Index b, Index length) {
     for (Index i = pages_for(length); i < pages_for(Base::length(b)); ++i) {
       if (--users(page(b, i)) == 0) free_[static_cast<std::size_t>(num_free_++)] = page(b, i);
     }

@@ -56,16 +56,16 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
       : RollingKeyValueCache(batch, num_kv_heads, window, head_dim, head_dim) {}
 
   RollingKeyValueCache(const RollingKeyValueCache&) = default;
-  RollingKeyValueCache(RollingKeyValueCache&& other) noexcept { swap(other); }
+  ATTN_ALWAYS_INLINE RollingKeyValueCache(RollingKeyValueCache&& other) noexcept { swap(other); }
   /// Where it throws std::bad_alloc, nothing has changed.
-  RollingKeyValueCache& operator=(const RollingKeyValueCache& other) {
+  ATTN_ALWAYS_INLINE RollingKeyValueCache& operator=(const RollingKeyValueCache& other) {
     return *this = RollingKeyValueCache(other);
   }
-  RollingKeyValueCache& operator=(RollingKeyValueCache&& other) noexcept {
+  ATTN_ALWAYS_INLINE RollingKeyValueCache& operator=(RollingKeyValueCache&& other) noexcept {
     RollingKeyValueCache(std::move(other)).swap(*this);
     return *this;
   }
-  void swap(RollingKeyValueCache& other) noexcept {
+  ATTN_ALWAYS_INLINE void swap(RollingKeyValueCache& other) noexcept {
     Base::swap(other);
     std::swap(window_, other.window_);
     std::swap(kept_, other.kept_);
@@ -75,29 +75,31 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   }
 
   /// Keys that a query sees, its own among them.
-  Index window() const { return window_; }
+  ATTN_ALWAYS_INLINE Index window() const { return window_; }
   /// Tokens that there is room for.
-  Index ring() const { return keys_.shape().length; }
+  ATTN_ALWAYS_INLINE Index ring() const { return keys_.shape().length; }
   /// The most keys that a sequence can ever hold at a time: the ring's, unless a longer append
   /// makes it grow.
-  Index held_capacity() const { return ring(); }
+  ATTN_ALWAYS_INLINE Index held_capacity() const { return ring(); }
   /// The first token of sequence b that is still held.
-  Index first_held(Index b) const { return first_held_[static_cast<std::size_t>(b)]; }
+  ATTN_ALWAYS_INLINE Index first_held(Index b) const {
+    return first_held_[static_cast<std::size_t>(b)];
+  }
 
   /// The storage: [B, Hk, ring, Dk] and [B, Hv, ring, Dv], token t in row t % ring.
-  Tensor4<const T> keys() const { return keys_.view(); }
-  Tensor4<const T> values() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> keys() const { return keys_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> values() const { return values_.view(); }
 
   /// What the kernel reads.
-  detail::KeyValueSource source() const {
+  ATTN_ALWAYS_INLINE detail::KeyValueSource source() const {
     return Base::source_from(Base::per_batch(first_held_), held_capacity());
   }
-  Index first_held_after(Index b, Index count) const {
+  ATTN_ALWAYS_INLINE Index first_held_after(Index b, Index count) const {
     const Index grown = (std::max)(ring(), window_ + count - 1);
     return (std::max)(first_held(b), Base::length(b) + count - grown);
   }
   template <class M>
-  auto mask_with(const M& mask) const {
+  ATTN_ALWAYS_INLINE auto mask_with(const M& mask) const {
     return mask & sliding_window(window_ - 1, kUnlimited);
   }
 
@@ -115,8 +117,9 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
         values_(storage.values),
         first_held_(static_cast<std::size_t>(shape.batch)) {}
 
-  static CacheShape named(Index batch, Index num_kv_heads, Index window, Index head_dim,
-                          Index value_dim, Index longest_append) {
+  ATTN_ALWAYS_INLINE static CacheShape named(Index batch, Index num_kv_heads, Index window,
+                                             Index head_dim, Index value_dim,
+                                             Index longest_append) {
     CacheShape shape;
     shape.batch = batch;
     shape.num_kv_heads = num_kv_heads;
@@ -138,11 +141,11 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
                                  2 * Index{sizeof(Index)}, sizeof(T));
   }
 
-  Tensor4<T> key_storage() { return keys_.view(); }
-  Tensor4<T> value_storage() { return values_.view(); }
-  Tensor4<const T> key_storage() const { return keys_.view(); }
-  Tensor4<const T> value_storage() const { return values_.view(); }
-  detail::KeyMap key_map() const {
+  ATTN_ALWAYS_INLINE Tensor4<T> key_storage() { return keys_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<T> value_storage() { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> key_storage() const { return keys_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE detail::KeyMap key_map() const {
     detail::KeyMap map;
     map.order = detail::KeyMap::Order::ring;
     return map;
@@ -184,7 +187,9 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   }
 
   // Decided by lengths alone: a ring that has grown takes no more back than one that has not.
-  Index first_kept(Index b) const { return (std::max)(first_held(b), Base::length(b) - kept_); }
+  ATTN_ALWAYS_INLINE Index first_kept(Index b) const {
+    return (std::max)(first_held(b), Base::length(b) - kept_);
+  }
   ATTN_ALWAYS_INLINE void check_cut(const PerBatch& length) const {
     for (Index b = 0; b < Base::batch(); ++b) {
       const Index oldest = first_kept(b);
@@ -198,7 +203,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
       }
     }
   }
-  void cut(Index b, Index length) {
+  ATTN_ALWAYS_INLINE void cut(Index b, Index length) {
     if (length == Base::length(b)) return;
     first_held_[static_cast<std::size_t>(b)] = length == 0 ? 0 : first_kept(b);
   }

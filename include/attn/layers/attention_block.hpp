@@ -86,9 +86,9 @@ class AttentionBlock {
 
   /// The layer inside: its config, its weights, and how many bytes of options.workspace a forward
   /// pass needs (the block's needs no more).
-  const GroupedQueryAttention<T>& attention() const { return attention_; }
-  double dropout() const { return settings_.dropout; }
-  const LayerNormWeights<T>& norm() const { return settings_.norm; }
+  ATTN_ALWAYS_INLINE const GroupedQueryAttention<T>& attention() const { return attention_; }
+  ATTN_ALWAYS_INLINE double dropout() const { return settings_.dropout; }
+  ATTN_ALWAYS_INLINE const LayerNormWeights<T>& norm() const { return settings_.norm; }
 
  private:
   GroupedQueryAttention<T> attention_;

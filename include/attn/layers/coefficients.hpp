@@ -22,13 +22,13 @@ class Coefficients {
 
  public:
   constexpr Coefficients() = default;
-  constexpr Coefficients(std::nullptr_t) {}
+  ATTN_ALWAYS_INLINE constexpr Coefficients(std::nullptr_t) {}
   // A template, so that arrays do not decay to it.
   template <class P,
             std::enable_if_t<std::is_pointer_v<P> && std::is_convertible_v<P, const T*>, int> = 0>
-  constexpr Coefficients(const P& data) : data_(data) {}
+  ATTN_ALWAYS_INLINE constexpr Coefficients(const P& data) : data_(data) {}
   template <class S, std::enable_if_t<is_span_v<S&&>, int> = 0>
-  constexpr Coefficients(S&& numbers) {
+  ATTN_ALWAYS_INLINE constexpr Coefficients(S&& numbers) {
     const Span<const T> span = numbers;
     size_ = span.size();
     data_ = size_ == 0 ? nullptr : span.data();
@@ -38,11 +38,11 @@ class Coefficients {
   Coefficients(S&&) = delete;  // a temporary: name the array first
 
   /// The first number, null if there are none. The object converts to the same.
-  constexpr const T* data() const { return data_; }
-  constexpr operator const T*() const { return data_; }
+  ATTN_ALWAYS_INLINE constexpr const T* data() const { return data_; }
+  ATTN_ALWAYS_INLINE constexpr operator const T*() const { return data_; }
   /// Whether it is known how many there are (no bare pointer was given), and their number.
-  constexpr bool is_counted() const { return is_counted_; }
-  constexpr Index size() const { return size_; }
+  ATTN_ALWAYS_INLINE constexpr bool is_counted() const { return is_counted_; }
+  ATTN_ALWAYS_INLINE constexpr Index size() const { return size_; }
 
  private:
   const T* data_ = nullptr;

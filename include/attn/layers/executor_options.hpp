@@ -21,10 +21,12 @@ struct ExecutorOptions {
   /// Who runs the work. Unset: the calling thread alone.
   Executor* executor = nullptr;
 
-  constexpr ExecutorOptions(Executor* executor_ = nullptr) : executor(executor_) {}
+  ATTN_ALWAYS_INLINE constexpr ExecutorOptions(Executor* executor_ = nullptr)
+      : executor(executor_) {}
   template <class Options, class = std::enable_if_t<std::is_convertible_v<
                                decltype(std::declval<const Options&>().executor), Executor*>>>
-  constexpr ExecutorOptions(const Options& options) : executor(options.executor) {}
+  ATTN_ALWAYS_INLINE constexpr ExecutorOptions(const Options& options)
+      : executor(options.executor) {}
 };
 
 }  // namespace attn

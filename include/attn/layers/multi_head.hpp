@@ -203,16 +203,16 @@ class GroupedQueryAttention {
                                              const RmsNormWeights<T>& key) {
     set_transform("set_query_key_norm", {query, key, weights_.transform.rotary});
   }
-  const HeadTransform<T>& head_transform() const { return weights_.transform; }
+  ATTN_ALWAYS_INLINE const HeadTransform<T>& head_transform() const { return weights_.transform; }
 
   /// The sizes, with all defaults filled in.
-  const AttentionConfig& config() const { return weights_.config; }
+  ATTN_ALWAYS_INLINE const AttentionConfig& config() const { return weights_.config; }
   /// The projections, for saving and looking: views that live as long as the layer (or, over the
   /// caller's weights, as long as those).
-  const LinearWeights<T>& query_weights() const { return weights_.query; }
-  const LinearWeights<T>& key_weights() const { return weights_.key; }
-  const LinearWeights<T>& value_weights() const { return weights_.value; }
-  const LinearWeights<T>& output_weights() const { return weights_.output; }
+  ATTN_ALWAYS_INLINE const LinearWeights<T>& query_weights() const { return weights_.query; }
+  ATTN_ALWAYS_INLINE const LinearWeights<T>& key_weights() const { return weights_.key; }
+  ATTN_ALWAYS_INLINE const LinearWeights<T>& value_weights() const { return weights_.value; }
+  ATTN_ALWAYS_INLINE const LinearWeights<T>& output_weights() const { return weights_.output; }
 
  protected:
   /// For the classes that fix the number of key and value heads; 0: any.
@@ -267,7 +267,7 @@ class MultiHeadAttention : public GroupedQueryAttention<T> {
       : MultiHeadAttention(sizes(model_dim, num_heads), seed, initialization) {}
 
  private:
-  static AttentionConfig sizes(Index model_dim, Index num_heads) {
+  ATTN_ALWAYS_INLINE static AttentionConfig sizes(Index model_dim, Index num_heads) {
     AttentionConfig config;
     config.model_dim = model_dim;
     config.num_heads = num_heads;

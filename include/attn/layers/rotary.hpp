@@ -59,18 +59,18 @@ class RotaryEmbedding {
   RotaryEmbedding(const RotaryEmbedding&) = default;
   RotaryEmbedding(RotaryEmbedding&&) noexcept = default;
   /// Where it throws std::bad_alloc, nothing has changed.
-  RotaryEmbedding& operator=(const RotaryEmbedding& other) {
+  ATTN_ALWAYS_INLINE RotaryEmbedding& operator=(const RotaryEmbedding& other) {
     return *this = RotaryEmbedding(other);
   }
   RotaryEmbedding& operator=(RotaryEmbedding&&) noexcept = default;
 
-  Index head_dim() const { return head_dim_; }
-  Index rotary_dim() const { return 2 * table_.pairs; }
-  RotaryPairing pairing() const { return pairing_; }
+  ATTN_ALWAYS_INLINE Index head_dim() const { return head_dim_; }
+  ATTN_ALWAYS_INLINE Index rotary_dim() const { return 2 * table_.pairs; }
+  ATTN_ALWAYS_INLINE RotaryPairing pairing() const { return pairing_; }
   /// Radians a position, one a pair; empty for given tables.
-  Span<const double> frequencies() const { return table_.frequencies; }
+  ATTN_ALWAYS_INLINE Span<const double> frequencies() const { return table_.frequencies; }
   /// What turned elements are multiplied by: 1, unless the scaling says otherwise.
-  double attention_factor() const { return table_.factor; }
+  ATTN_ALWAYS_INLINE double attention_factor() const { return table_.factor; }
 
   /// Turns x [B, H, S, head_dim] in place, of any element type and strides: token i of batch b
   /// stands at first_position[b] + i. What is about to be appended to a cache stands at
@@ -91,7 +91,8 @@ class RotaryEmbedding {
   }
 
  private:
-  RotaryEmbedding(Index head_dim, RotaryPairing pairing, detail::RotaryTable table)
+  ATTN_ALWAYS_INLINE RotaryEmbedding(Index head_dim, RotaryPairing pairing,
+                                     detail::RotaryTable table)
       : head_dim_(head_dim), pairing_(pairing), table_(std::move(table)) {}
 
   Index head_dim_;

@@ -22,10 +22,10 @@ struct RotaryScaling {
   bool whole_pairs = true;                 ///< yarn: the ramp begins and ends at whole pairs
   double low_frequency_factor = 1, high_frequency_factor = 4;  ///< llama3
 
-  static RotaryScaling none() { return {}; }
+  ATTN_ALWAYS_INLINE static RotaryScaling none() { return {}; }
   /// f / factor. Source: S. Chen et al., "Extending context window of large language models via
   /// positional interpolation" (2023).
-  static RotaryScaling linear(double factor) {
+  ATTN_ALWAYS_INLINE static RotaryScaling linear(double factor) {
     RotaryScaling scaling;
     scaling.kind = Kind::linear;
     scaling.factor = factor;
@@ -35,7 +35,8 @@ struct RotaryScaling {
   /// rotary_dim; none up to original_length. The embedding is made for one `length`: cached keys
   /// keep the angles that they were given. Source: bloc97 and emozilla (2023), as described by
   /// B. Peng et al. (see yarn).
-  static RotaryScaling dynamic_ntk(double factor, Index original_length, Index length) {
+  ATTN_ALWAYS_INLINE static RotaryScaling dynamic_ntk(double factor, Index original_length,
+                                                      Index length) {
     RotaryScaling scaling = linear(factor);
     scaling.kind = Kind::dynamic_ntk;
     scaling.original_length = original_length;
@@ -46,7 +47,7 @@ struct RotaryScaling {
   /// than beta_slow times get f / factor, and those between a mix, linear in i. Turned elements are
   /// multiplied by attention_factor. Source: B. Peng et al., "YaRN: efficient context window
   /// extension of large language models" (2023), with the ramp over pairs of the authors' code.
-  static RotaryScaling yarn(double factor, Index original_length) {
+  ATTN_ALWAYS_INLINE static RotaryScaling yarn(double factor, Index original_length) {
     RotaryScaling scaling = linear(factor);
     scaling.kind = Kind::yarn;
     scaling.original_length = original_length;
@@ -56,8 +57,9 @@ struct RotaryScaling {
   /// factor where w > original_length / low_frequency_factor, and between the mix
   /// f * (s + (1 - s) / factor), s = (original_length / w - low) / (high - low).
   /// Source: the reference code of Llama 3.1 (Meta, 2024).
-  static RotaryScaling llama3(double factor, Index original_length, double low_frequency_factor = 1,
-                              double high_frequency_factor = 4) {
+  ATTN_ALWAYS_INLINE static RotaryScaling llama3(double factor, Index original_length,
+                                                 double low_frequency_factor = 1,
+                                                 double high_frequency_factor = 4) {
     RotaryScaling scaling = linear(factor);
     scaling.kind = Kind::llama3;
     scaling.original_length = original_length;

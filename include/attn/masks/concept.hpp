@@ -15,22 +15,26 @@ namespace attn {
 /// is not none; where cover is all, allows() is true everywhere.
 struct Mask {
   /// Whether this query may see this key.
-  bool allows(const ScorePosition&) const { return true; }
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition&) const { return true; }
   /// Which keys, of 0 .. key_length - 1, can matter to these rows at all.
-  KeyRange key_range(const RowBlock&, Index key_length) const { return {0, key_length}; }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock&, Index key_length) const {
+    return {0, key_length};
+  }
   /// Which of these rows, counted from the block's first, can see any of `keys`.
-  RowRange row_range(const RowBlock& rows, KeyRange) const { return {0, rows.count}; }
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange) const {
+    return {0, rows.count};
+  }
   /// Whether it drops none, some or all of the keys for these rows.
-  Cover cover(const RowBlock&, KeyRange) const { return Cover::all; }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock&, KeyRange) const { return Cover::all; }
 
   /// Whether modify() changes scores.
-  bool modifies() const { return false; }
+  ATTN_ALWAYS_INLINE bool modifies() const { return false; }
   template <class A>
-  void modify(const ScoreTile<A>&) const {}
+  ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>&) const {}
 
   /// Sets the dropped scores of a partly covered tile to -infinity.
   template <class A>
-  void apply(const ScoreTile<A>&) const {}
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>&) const {}
 
   /// Validates against the shapes of the call and declares where positions come from.
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker&) const {}

@@ -15,6 +15,8 @@
 
 namespace attn {
 
+inline namespace ATTN_BUILD {
+
 /// The slopes of ALiBi: for n heads, a power of two, 2^(-8/n), 2^(-16/n), ... 2^-8; otherwise those
 /// of the power of two below n, then every second of the one above.
 /// Source: O. Press, N. Smith, M. Lewis, "Train short, test long" (2021).
@@ -26,24 +28,39 @@ inline std::vector<double> alibi_slopes(Index num_heads) {
   return slopes;
 }
 
+}  // namespace ATTN_BUILD
+
+namespace detail {
+inline namespace ATTN_BUILD {
+
+/// Subtracts slope(head) * |position - key| from the scores of a tile.
+template <class A>
+void subtract_distances(const ScoreTile<A>& tile, Span<const double> slopes, bool uses_default) {
+  const auto& kernels = mask_kernels<A>(tile.instruction_set);
+  tile.for_each_part(
+      [&](A* scores, Index lines, Index count, Index stride, Index head, Index query) {
+        const A slope =
+            static_cast<A>(uses_default ? alibi_slope(head, tile.rows.num_heads) : slopes[head]);
+        const Index distance = query + tile.rows.query_offset - tile.keys.begin;
+        kernels.slope_scores(scores, lines, count, stride,
+                             tile.lines_are_keys() ? distance : -distance, slope);
+      });
+}
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
+
 /// score - slope(head) * |p - key| for the query at position p.
 class AlibiMask : public Mask {
  public:
   AlibiMask() = default;
-  explicit AlibiMask(Span<const double> slopes) : slopes_(slopes), uses_default_(false) {}
+  ATTN_ALWAYS_INLINE explicit AlibiMask(Span<const double> slopes)
+      : slopes_(slopes), uses_default_(false) {}
 
-  bool modifies() const { return true; }
+  ATTN_ALWAYS_INLINE bool modifies() const { return true; }
   template <class A>
-  void modify(const ScoreTile<A>& tile) const {
-    const auto& kernels = detail::mask_kernels<A>(tile.instruction_set);
-    tile.for_each_part([&](A* scores, Index lines, Index count, Index stride, Index head,
-                           Index query) {
-      const A slope = static_cast<A>(uses_default_ ? detail::alibi_slope(head, tile.rows.num_heads)
-                                                   : slopes_[head]);
-      const Index distance = query + tile.rows.query_offset - tile.keys.begin;
-      kernels.slope_scores(scores, lines, count, stride,
-                           tile.lines_are_keys() ? distance : -distance, slope);
-    });
+  ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>& tile) const {
+    detail::subtract_distances(tile, slopes_, uses_default_);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     if (!uses_default_) checker.check_per_head("alibi slopes", slopes_, false);
@@ -56,24 +73,44 @@ class AlibiMask : public Mask {
 };
 
 /// ALiBi with the slopes alibi_slopes(Hq).
-inline AlibiMask alibi() { return AlibiMask(); }
+ATTN_ALWAYS_INLINE AlibiMask alibi() { return AlibiMask(); }
 /// ALiBi with one slope a query head.
-inline AlibiMask alibi(Span<const double> slopes) { return AlibiMask(slopes); }
+ATTN_ALWAYS_INLINE AlibiMask alibi(Span<const double> slopes) { return AlibiMask(slopes); }
+
+namespace detail {
+inline namespace ATTN_BUILD {
+
+/// Drops the scores whose position the predicate does not answer with `keeps`.
+template <class A, class F>
+void apply_predicate(const ScoreTile<A>& tile, const F& predicate, bool keeps) {
+  const A dropped = negative_infinity<A>();
+  tile.for_each([&](A& score, const ScorePosition& at) {
+    if (static_cast<bool>(predicate(at)) != keeps) score = dropped;
+  });
+}
+template <class A, class F>
+void apply_function(const ScoreTile<A>& tile, const F& function) {
+  tile.for_each(
+      [&](A& score, const ScorePosition& at) { score = static_cast<A>(function(score, at)); });
+}
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
 
 /// The user's predicate: f(position) keeps (or drops) the key.
 template <class F>
 class PredicateMask : public Mask {
  public:
-  PredicateMask(F predicate, bool keeps) : predicate_(std::move(predicate)), keeps_(keeps) {}
+  ATTN_ALWAYS_INLINE PredicateMask(F predicate, bool keeps)
+      : predicate_(std::move(predicate)), keeps_(keeps) {}
 
-  bool allows(const ScorePosition& at) const { return static_cast<bool>(predicate_(at)) == keeps_; }
-  Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
+    return static_cast<bool>(predicate_(at)) == keeps_;
+  }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   template <class A>
-  void apply(const ScoreTile<A>& tile) const {
-    const A dropped = detail::negative_infinity<A>();
-    tile.for_each([&](A& score, const ScorePosition& at) {
-      if (!allows(at)) score = dropped;
-    });
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    detail::apply_predicate(tile, predicate_, keeps_);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     checker.use_position(keeps_ ? "keep_if()" : "drop_if()");
@@ -86,14 +123,14 @@ class PredicateMask : public Mask {
 
 /// Keeps the keys for which f(ScorePosition) is true. f must be pure; several threads may call it.
 template <class F>
-PredicateMask<F> keep_if(F f) {
+ATTN_ALWAYS_INLINE PredicateMask<F> keep_if(F f) {
   static_assert(std::is_invocable_r_v<bool, const F&, ScorePosition>,
                 "attn::keep_if takes a const callable bool(ScorePosition)");
   return PredicateMask<F>(std::move(f), true);
 }
 /// Drops the keys for which f(ScorePosition) is true.
 template <class F>
-PredicateMask<F> drop_if(F f) {
+ATTN_ALWAYS_INLINE PredicateMask<F> drop_if(F f) {
   static_assert(std::is_invocable_r_v<bool, const F&, ScorePosition>,
                 "attn::drop_if takes a const callable bool(ScorePosition)");
   return PredicateMask<F>(std::move(f), false);
@@ -103,11 +140,11 @@ PredicateMask<F> drop_if(F f) {
 template <class F>
 class ScoreFunction : public Mask {
  public:
-  explicit ScoreFunction(F function) : function_(std::move(function)) {}
+  ATTN_ALWAYS_INLINE explicit ScoreFunction(F function) : function_(std::move(function)) {}
 
-  bool modifies() const { return true; }
+  ATTN_ALWAYS_INLINE bool modifies() const { return true; }
   template <class A>
-  void modify(const ScoreTile<A>& tile) const {
+  ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>& tile) const {
     static_assert(std::is_invocable_r_v<A, const F&, A, ScorePosition>,
                   "attn::modify_score takes a const callable that maps (score, ScorePosition) to a "
                   "score, for scores of the accumulation type (float, or double if a tensor is)");
@@ -115,9 +152,7 @@ class ScoreFunction : public Mask {
                   "attn: this modify_score function takes float, and would round the scores of a "
                   "call with a tensor of double: let it take auto (as AnyMask needs) or double");
     if constexpr (std::is_invocable_r_v<A, const F&, A, ScorePosition>) {
-      tile.for_each([this](A& score, const ScorePosition& at) {
-        score = static_cast<A>(function_(score, at));
-      });
+      detail::apply_function(tile, function_);
     }
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
@@ -134,7 +169,7 @@ class ScoreFunction : public Mask {
 /// float, or double if a tensor is: f(auto score, ScorePosition) serves both, and one that takes
 /// float does not compile in a call of double, where it would round.
 template <class F>
-ScoreFunction<F> modify_score(F f) {
+ATTN_ALWAYS_INLINE ScoreFunction<F> modify_score(F f) {
   return ScoreFunction<F>(std::move(f));
 }
 

@@ -22,27 +22,29 @@ inline constexpr Index kUnlimited = (std::numeric_limits<Index>::max)();
 
 /// Every key is seen.
 struct NoMask : Mask {};
-inline NoMask no_mask() { return {}; }
+ATTN_ALWAYS_INLINE NoMask no_mask() { return {}; }
 
 /// Key j is seen by the query at position p if j <= p.
 class CausalMask : public Mask {
  public:
   enum class Alignment { unset, top_left, bottom_right, from_offset };
 
-  explicit CausalMask(Alignment alignment, PerBatch offset = 0)
+  ATTN_ALWAYS_INLINE explicit CausalMask(Alignment alignment, PerBatch offset = 0)
       : alignment_(alignment), offset_(offset) {}
 
-  bool allows(const ScorePosition& at) const { return kBand.allows(at); }
-  KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return kBand.key_range(rows, key_length);
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const { return band().allows(at); }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
+    return band().key_range(rows, key_length);
   }
-  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
-    return kBand.row_range(rows, keys);
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return band().row_range(rows, keys);
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const { return kBand.cover(rows, keys); }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
+    return band().cover(rows, keys);
+  }
   template <class A>
-  void apply(const ScoreTile<A>& tile) const {
-    kBand.apply(tile);
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    band().apply(tile);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     switch (alignment_) {
@@ -62,40 +64,48 @@ class CausalMask : public Mask {
   }
 
  private:
-  static constexpr detail::Band kBand = detail::Band::of(kUnlimited, 0);
+  ATTN_ALWAYS_INLINE static constexpr detail::Band band() {
+    return detail::Band::of(kUnlimited, 0);
+  }
+
   Alignment alignment_;
   PerBatch offset_;
 };
 
 /// Causal; where positions are not set otherwise, Sq must equal Sk (a ShapeError names the
 /// choices).
-inline CausalMask causal() { return CausalMask(CausalMask::Alignment::unset); }
+ATTN_ALWAYS_INLINE CausalMask causal() { return CausalMask(CausalMask::Alignment::unset); }
 /// Causal with query 0 at key 0 (ONNX without a cache, PyTorch's is_causal).
-inline CausalMask causal_top_left() { return CausalMask(CausalMask::Alignment::top_left); }
+ATTN_ALWAYS_INLINE CausalMask causal_top_left() {
+  return CausalMask(CausalMask::Alignment::top_left);
+}
 /// Causal with the last query at the last key: offset Sk - Sq (FlashAttention's causal).
-inline CausalMask causal_bottom_right() { return CausalMask(CausalMask::Alignment::bottom_right); }
+ATTN_ALWAYS_INLINE CausalMask causal_bottom_right() {
+  return CausalMask(CausalMask::Alignment::bottom_right);
+}
 /// Causal with query 0 at position `offset`, one number or one each batch.
-inline CausalMask causal_from(PerBatch offset) {
+ATTN_ALWAYS_INLINE CausalMask causal_from(PerBatch offset) {
   return CausalMask(CausalMask::Alignment::from_offset, offset);
 }
 
 /// Keys p - left .. p + right of the query at position p, both ends counted.
 class SlidingWindowMask : public Mask {
  public:
-  SlidingWindowMask(Index left, Index right)
-      : left_(left), right_(right), band_(detail::Band::of(left, right)) {}
+  ATTN_ALWAYS_INLINE SlidingWindowMask(Index left, Index right) : left_(left), right_(right) {}
 
-  bool allows(const ScorePosition& at) const { return band_.allows(at); }
-  KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return band_.key_range(rows, key_length);
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const { return band().allows(at); }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
+    return band().key_range(rows, key_length);
   }
-  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
-    return band_.row_range(rows, keys);
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return band().row_range(rows, keys);
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const { return band_.cover(rows, keys); }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
+    return band().cover(rows, keys);
+  }
   template <class A>
-  void apply(const ScoreTile<A>& tile) const {
-    band_.apply(tile);
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    band().apply(tile);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     if (left_ < 0 || right_ < 0) {
@@ -106,37 +116,38 @@ class SlidingWindowMask : public Mask {
   }
 
  private:
+  ATTN_ALWAYS_INLINE detail::Band band() const { return detail::Band::of(left_, right_); }
+
   Index left_, right_;
-  detail::Band band_;
 };
 
 /// A window of W keys that ends at the query is sliding_window(W - 1, 0). kUnlimited leaves a side
 /// open; a negative side is an OptionError.
-inline SlidingWindowMask sliding_window(Index left, Index right) { return {left, right}; }
+ATTN_ALWAYS_INLINE SlidingWindowMask sliding_window(Index left, Index right) {
+  return {left, right};
+}
 
 /// Key j is seen if j < length(batch): padding after the end.
 class KeyLengthsMask : public Mask {
  public:
-  explicit KeyLengthsMask(PerBatch lengths) : lengths_(lengths) {}
+  ATTN_ALWAYS_INLINE explicit KeyLengthsMask(PerBatch lengths) : lengths_(lengths) {}
 
-  bool allows(const ScorePosition& at) const { return at.key < lengths_[at.batch]; }
-  KeyRange key_range(const RowBlock& rows, Index key_length) const {
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
+    return at.key < lengths_[at.batch];
+  }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return {0, (std::min)(key_length, lengths_[rows.batch])};
   }
-  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
     return {0, keys.begin < lengths_[rows.batch] ? rows.count : 0};
   }
-  Cover cover(const RowBlock& rows, KeyRange keys) const {
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
     const Index length = lengths_[rows.batch];
     return keys.end <= length ? Cover::all : keys.begin >= length ? Cover::none : Cover::partial;
   }
   template <class A>
-  void apply(const ScoreTile<A>& tile) const {
-    const A dropped = detail::negative_infinity<A>();
-    for (Index key = (std::max)(tile.keys.begin, lengths_[tile.rows.batch]); key < tile.keys.end;
-         ++key) {
-      for (Index row = 0; row < tile.rows.count; ++row) tile(row, key) = dropped;
-    }
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    detail::drop_behind(tile, lengths_[tile.rows.batch]);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     checker.use_key_lengths(lengths_);
@@ -147,10 +158,10 @@ class KeyLengthsMask : public Mask {
 };
 
 /// How many keys are valid, one number or one each batch; outside 0..Sk is an OptionError.
-inline KeyLengthsMask key_lengths(PerBatch lengths) { return KeyLengthsMask(lengths); }
+ATTN_ALWAYS_INLINE KeyLengthsMask key_lengths(PerBatch lengths) { return KeyLengthsMask(lengths); }
 template <class T, class Allocator,
           std::enable_if_t<!std::is_convertible_v<std::vector<T, Allocator>&, PerBatch>, int> = 0>
-KeyLengthsMask key_lengths(const std::vector<T, Allocator>&) {
+ATTN_ALWAYS_INLINE KeyLengthsMask key_lengths(const std::vector<T, Allocator>&) {
   static_assert(std::is_same_v<T, Index>,
                 "attn: key_lengths takes signed integers of 32 or 64 bits: make it a "
                 "std::vector<attn::Index>");

@@ -20,27 +20,21 @@ namespace attn {
 class DenseMask : public Mask {
  public:
   template <class T>
-  DenseMask(const Tensor4<T>& view, bool keeps) : view_(view), keeps_(keeps) {
+  ATTN_ALWAYS_INLINE DenseMask(const Tensor4<T>& view, bool keeps) : view_(view), keeps_(keeps) {
     static_assert(std::is_same_v<std::remove_const_t<T>, bool> ||
                       std::is_same_v<std::remove_const_t<T>, std::uint8_t>,
                   "attn: the elements of a boolean mask are bool or std::uint8_t; a floating-point "
                   "mask that is added to the scores is add_bias(view)");
   }
 
-  bool allows(const ScorePosition& at) const {
-    return (bytes()[detail::place_of(at, view_.stride)] != 0) == keeps_;
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
+    const auto* const bytes = static_cast<const unsigned char*>(view_.data);
+    return (bytes[detail::place_of(at, view_.stride)] != 0) == keeps_;
   }
-  Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   template <class A>
-  void apply(const ScoreTile<A>& tile) const {
-    const auto& kernels = detail::mask_kernels<A>(tile.instruction_set);
-    detail::for_each_with(
-        tile, view_.stride,
-        [&](A* scores, Index lines, Index count, Index stride, const detail::ScorePlaces& places) {
-          kernels.keep_scores(scores, lines, count, stride,
-                              {bytes() + places.offset, places.line_stride, places.entry_stride},
-                              keeps_);
-        });
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    detail::apply_dense(tile, view_, keeps_);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     if (keeps_) {
@@ -51,42 +45,40 @@ class DenseMask : public Mask {
   }
 
  private:
-  const unsigned char* bytes() const { return static_cast<const unsigned char*>(view_.data); }
-
   detail::TensorRef view_;
   bool keeps_;
 };
 
 /// True keeps the key (PyTorch's scaled_dot_product_attention, ONNX). Size 1 broadcasts.
 template <class T>
-DenseMask keep_where(Tensor4<T> mask) {
+ATTN_ALWAYS_INLINE DenseMask keep_where(Tensor4<T> mask) {
   return DenseMask(mask, true);
 }
 /// True drops the key (nn.MultiheadAttention, padding masks). Size 1 broadcasts.
 template <class T>
-DenseMask drop_where(Tensor4<T> mask) {
+ATTN_ALWAYS_INLINE DenseMask drop_where(Tensor4<T> mask) {
   return DenseMask(mask, false);
 }
 
 // A buffer or Eigen matrix serves as its view, and outlives the mask: a temporary does not compile.
 template <class T>
-DenseMask keep_where(const Tensor4Buffer<T>& mask) {
+ATTN_ALWAYS_INLINE DenseMask keep_where(const Tensor4Buffer<T>& mask) {
   return keep_where(mask.view());
 }
 template <class T>
 DenseMask keep_where(const Tensor4Buffer<T>&&) = delete;
 template <class Matrix, std::enable_if_t<detail::is_matrix_or_wrong_v<Matrix>, int> = 0>
-DenseMask keep_where(Matrix&& mask) {
+ATTN_ALWAYS_INLINE DenseMask keep_where(Matrix&& mask) {
   return keep_where(detail::mask_matrix_view<bool>(std::forward<Matrix>(mask)));
 }
 template <class T>
-DenseMask drop_where(const Tensor4Buffer<T>& mask) {
+ATTN_ALWAYS_INLINE DenseMask drop_where(const Tensor4Buffer<T>& mask) {
   return drop_where(mask.view());
 }
 template <class T>
 DenseMask drop_where(const Tensor4Buffer<T>&&) = delete;
 template <class Matrix, std::enable_if_t<detail::is_matrix_or_wrong_v<Matrix>, int> = 0>
-DenseMask drop_where(Matrix&& mask) {
+ATTN_ALWAYS_INLINE DenseMask drop_where(Matrix&& mask) {
   return drop_where(detail::mask_matrix_view<bool>(std::forward<Matrix>(mask)));
 }
 
@@ -97,67 +89,51 @@ DenseMask drop_where(Matrix&& mask) {
 class BiasMask : public Mask {
  public:
   template <class T>
-  explicit BiasMask(const Tensor4<T>& view) : view_(view) {
+  ATTN_ALWAYS_INLINE explicit BiasMask(const Tensor4<T>& view) : view_(view) {
     static_assert(detail::is_element_v<std::remove_const_t<T>>,
                   "attn: the elements of add_bias are double, float, Eigen::half or "
                   "Eigen::bfloat16; a boolean mask is keep_where(view) or drop_where(view)");
   }
 
-  bool allows(const ScorePosition& at) const {
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
     double bias = 0;
     detail::load_biases(view_, detail::place_of(at, view_.stride), 1, 1, &bias,
                         detail::widening(InstructionSet::generic));
     return !detail::is_negative_infinity(bias);
   }
   // Whether some are -infinity only the tile can tell.
-  Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
-  bool modifies() const { return true; }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
+  ATTN_ALWAYS_INLINE bool modifies() const { return true; }
   template <class A>
-  void modify(const ScoreTile<A>& tile) const {
-    apply_bias(tile, true);
+  ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>& tile) const {
+    detail::apply_biases(tile, view_, true);
   }
   template <class A>
-  void apply(const ScoreTile<A>&) const {}  // modify() has left -infinity there
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>&) const {}  // modify() has left -infinity there
   template <class A>
-  void reapply(const ScoreTile<A>& tile) const {
-    apply_bias(tile, false);
+  ATTN_ALWAYS_INLINE void reapply(const ScoreTile<A>& tile) const {
+    detail::apply_biases(tile, view_, false);
   }
   ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
     checker.check_score_view("add_bias bias", view_, detail::Role::bias);
   }
 
  private:
-  template <class A>
-  void apply_bias(const ScoreTile<A>& tile, bool adds) const {
-    const auto& kernels = detail::mask_kernels<A>(tile.instruction_set);
-    const auto& widen = detail::widening(tile.instruction_set);
-    const auto apply = [&](A* scores, Index lines, Index count, Index stride,
-                           const detail::ScorePlaces& places) {
-      const auto apply_block = [&](Index line, Index entry, Index block_lines, Index block_count,
-                                   const detail::ScoreElements<A>& biases) {
-        kernels.bias_scores(scores + line * stride + entry, block_lines, block_count, stride,
-                            biases, adds);
-      };
-      detail::with_converted<A>(view_, places, lines, count, widen, apply_block);
-    };
-    detail::for_each_with(tile, view_.stride, apply);
-  }
-
   detail::TensorRef view_;
 };
 
 template <class T>
-BiasMask add_bias(Tensor4<T> bias) {
+ATTN_ALWAYS_INLINE BiasMask add_bias(Tensor4<T> bias) {
   return BiasMask(bias);
 }
 template <class T>
-BiasMask add_bias(const Tensor4Buffer<T>& bias) {
+ATTN_ALWAYS_INLINE BiasMask add_bias(const Tensor4Buffer<T>& bias) {
   return add_bias(bias.view());
 }
 template <class T>
 BiasMask add_bias(const Tensor4Buffer<T>&&) = delete;
 template <class Matrix, std::enable_if_t<detail::is_matrix_or_wrong_v<Matrix>, int> = 0>
-BiasMask add_bias(Matrix&& bias) {
+ATTN_ALWAYS_INLINE BiasMask add_bias(Matrix&& bias) {
   return add_bias(detail::mask_matrix_view<float>(std::forward<Matrix>(bias)));
 }
 

@@ -16,19 +16,19 @@
 namespace attn {
 namespace detail {
 
+/// The memory of a cache.
+struct CacheStorage {
+  Shape4 keys, values;
+};
+
+inline namespace ATTN_BUILD {
+
 inline bool has_window(const CacheShape& shape) {
   return shape.window != 0 || shape.longest_append != 1;
 }
 inline bool has_pages(const CacheShape& shape) {
   return shape.num_pages != 0 || shape.page_length != 0;
 }
-
-/// The memory of a cache.
-struct CacheStorage {
-  Shape4 keys, values;
-};
-
-inline namespace ATTN_ERRORS {
 
 [[noreturn]] ATTN_COLD inline void raise_cache_shape(const char* cache, const char* rule,
                                                      const CacheShape& shape) {
@@ -72,6 +72,6 @@ inline CacheStorage cache_storage(const char* cache, const CacheShape& shape, In
   return storage;
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

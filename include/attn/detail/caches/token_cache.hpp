@@ -23,6 +23,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Stores the last `count` tokens of one batch as the tokens position .. position + count - 1 of
 /// sequence b.
@@ -46,8 +47,6 @@ void store_tokens(const Tensor4<T>& storage, const KeyMap& map, Index b, Index p
     }
   }
 }
-
-inline namespace ATTN_ERRORS {
 
 /// Checks k [sequences, Hk, n, Dk] and v [sequences, Hv, n, Dv] against the storage of a cache.
 inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRef& values,
@@ -107,7 +106,7 @@ inline void require_room(const CallShapes& call, Index b, Index held, Index coun
                    std::to_string(count) + " more do not fit");
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 
 /// How error texts spell the functions of a cache.
 struct CacheFunctions {
@@ -131,17 +130,17 @@ class TokenCache {
   using Element = T;
 
   /// The number of sequences.
-  Index batch() const { return static_cast<Index>(lengths_.size()); }
-  Index num_kv_heads() const { return cache().key_storage().heads(); }
-  Index head_dim() const { return cache().key_storage().dim(); }
-  Index value_dim() const { return cache().value_storage().dim(); }
+  ATTN_ALWAYS_INLINE Index batch() const { return static_cast<Index>(lengths_.size()); }
+  ATTN_ALWAYS_INLINE Index num_kv_heads() const { return cache().key_storage().heads(); }
+  ATTN_ALWAYS_INLINE Index head_dim() const { return cache().key_storage().dim(); }
+  ATTN_ALWAYS_INLINE Index value_dim() const { return cache().value_storage().dim(); }
 
   /// The number of tokens of sequence b, which is the position that its next token takes.
-  Index length(Index b) const { return lengths_[static_cast<std::size_t>(b)]; }
+  ATTN_ALWAYS_INLINE Index length(Index b) const { return lengths_[static_cast<std::size_t>(b)]; }
   /// The same of all sequences.
-  Span<const Index> lengths() const { return lengths_; }
+  ATTN_ALWAYS_INLINE Span<const Index> lengths() const { return lengths_; }
   /// Sk of a call.
-  Index longest_length() const {
+  ATTN_ALWAYS_INLINE Index longest_length() const {
     return lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
   }
 
@@ -172,7 +171,7 @@ class TokenCache {
     for (Index b = 0; b < batch(); ++b) set_length(b, length[b]);
   }
   /// Forgets all tokens.
-  void reset() {
+  ATTN_ALWAYS_INLINE void reset() {
     for (Index b = 0; b < batch(); ++b) set_length(b, 0);
   }
   /// Forgets the tokens of sequence b, whose place another one may take.
@@ -182,32 +181,32 @@ class TokenCache {
   }
 
   /// The first token of sequence b that is held once `count` more have been appended to each.
-  Index first_held_after(Index, Index) const { return 0; }
+  ATTN_ALWAYS_INLINE Index first_held_after(Index, Index) const { return 0; }
   /// The mask of a call: what the cache adds to it.
   template <class M>
-  const M& mask_with(const M& mask) const {
+  ATTN_ALWAYS_INLINE const M& mask_with(const M& mask) const {
     return mask;
   }
 
  protected:
   TokenCache() = default;
-  explicit TokenCache(Index batch) : lengths_(static_cast<std::size_t>(batch)) {}
+  ATTN_ALWAYS_INLINE explicit TokenCache(Index batch) : lengths_(static_cast<std::size_t>(batch)) {}
 
-  void swap(TokenCache& other) noexcept { lengths_.swap(other.lengths_); }
+  ATTN_ALWAYS_INLINE void swap(TokenCache& other) noexcept { lengths_.swap(other.lengths_); }
 
-  void make_room(const CallShapes&, Index, Index, const PerBatch&) {}
-  void check_cut(const PerBatch&) const {}
-  void cut(Index, Index) {}
+  ATTN_ALWAYS_INLINE void make_room(const CallShapes&, Index, Index, const PerBatch&) {}
+  ATTN_ALWAYS_INLINE void check_cut(const PerBatch&) const {}
+  ATTN_ALWAYS_INLINE void cut(Index, Index) {}
 
-  void set_length(Index b, Index length) {
+  ATTN_ALWAYS_INLINE void set_length(Index b, Index length) {
     cache().cut(b, length);
     lengths_[static_cast<std::size_t>(b)] = length;
   }
   /// Numbers of the sequences, for calls whose batches share a single sequence too.
-  static PerBatch per_batch(const std::vector<Index>& numbers) {
+  ATTN_ALWAYS_INLINE static PerBatch per_batch(const std::vector<Index>& numbers) {
     return numbers.size() == 1 ? PerBatch(numbers[0]) : PerBatch(numbers);
   }
-  KeyValueSource source_from(const PerBatch& first_keys, Index capacity) const {
+  ATTN_ALWAYS_INLINE KeyValueSource source_from(const PerBatch& first_keys, Index capacity) const {
     const Index longest = longest_length();
     KeyValueSource source;
     source.keys = TensorRef(cache().key_storage());
@@ -223,8 +222,8 @@ class TokenCache {
   }
 
  private:
-  Cache& cache() { return static_cast<Cache&>(*this); }
-  const Cache& cache() const { return static_cast<const Cache&>(*this); }
+  ATTN_ALWAYS_INLINE Cache& cache() { return static_cast<Cache&>(*this); }
+  ATTN_ALWAYS_INLINE const Cache& cache() const { return static_cast<const Cache&>(*this); }
 
   template <class K, class V>
   ATTN_ALWAYS_INLINE void append_range(const char* function, Index first, Index sequences,

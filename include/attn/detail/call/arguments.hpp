@@ -37,15 +37,17 @@ struct TensorArgument<Tensor4<T>> {
   static constexpr bool kIsTensor = true;
   static constexpr bool kOwns = false;
   using Element = T;
-  static Tensor4<T> view(const Tensor4<T>& argument) { return argument; }
+  ATTN_ALWAYS_INLINE static Tensor4<T> view(const Tensor4<T>& argument) { return argument; }
 };
 template <class T>
 struct TensorArgument<Tensor4Buffer<T>> {
   static constexpr bool kIsTensor = true;
   static constexpr bool kOwns = true;
   using Element = T;
-  static Tensor4<T> view(Tensor4Buffer<T>& argument) { return argument.view(); }
-  static Tensor4<const T> view(const Tensor4Buffer<T>& argument) { return argument.view(); }
+  ATTN_ALWAYS_INLINE static Tensor4<T> view(Tensor4Buffer<T>& argument) { return argument.view(); }
+  ATTN_ALWAYS_INLINE static Tensor4<const T> view(const Tensor4Buffer<T>& argument) {
+    return argument.view();
+  }
 };
 template <class Expression>
 struct TensorArgument<Expression, std::enable_if_t<has_eigen_memory_v<Expression>>> {
@@ -53,7 +55,7 @@ struct TensorArgument<Expression, std::enable_if_t<has_eigen_memory_v<Expression
   static constexpr bool kOwns = is_plain_v<Expression>;
   using Element = typename Expression::Scalar;
   template <class Matrix>  // const or not
-  static auto view(Matrix& argument) {
+  ATTN_ALWAYS_INLINE static auto view(Matrix& argument) {
     return view_tokens(argument, 1, 1);
   }
 };
@@ -72,6 +74,8 @@ using ElementOf = std::remove_const_t<typename ArgumentOf<Argument>::Element>;
 /// The type that sums over the elements of these arguments are held in.
 template <class... Arguments>
 using AccumulationOf = AccumulationType<ElementOf<Arguments>...>;
+
+inline namespace ATTN_BUILD {
 
 template <class T>
 constexpr void require_element() {
@@ -196,8 +200,6 @@ const AttentionOutputs<A>& extra_outputs(const Extra& extra) {
   }
 }
 
-inline namespace ATTN_ERRORS {
-
 /// The results of attention of queries `q` [B, Hq, Sq, .], in buffers of their own: attend(out,
 /// extra) writes them.
 template <class T, class A, class F>
@@ -221,6 +223,6 @@ AttentionResult<T, A> returned(const Shape4& q, Index key_length, Index value_di
   return result;
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

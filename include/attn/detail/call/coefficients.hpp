@@ -15,14 +15,13 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// `count` coefficients as a tensor [1, 1, 1, count]; null if there are none.
 template <class T>
 TensorRef row_of(const Coefficients<T>& coefficients, Index count) {
   return TensorRef(Tensor4<const T>(coefficients.data(), Shape4{1, 1, 1, count}));
 }
-
-inline namespace ATTN_ERRORS {
 
 /// Adds coefficients, if there are any, to the inputs of a call.
 template <class T>
@@ -44,6 +43,6 @@ void require_count(const CallShapes& call, const char* name, const Coefficients<
                    std::to_string(count) + ", got " + std::to_string(coefficients.size()));
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -36,9 +36,8 @@ void reapply(const M& mask, const ScoreTile<A>& tile) {
 }
 
 }  // namespace ATTN_BUILD
-inline namespace ATTN_ENGINE {
 
-/// What a mask does, its type erased.
+/// What a mask does, its type erased: the functions of the file that made the mask.
 template <class A>
 struct MaskFunctions {
   bool (*modifies)(const void*);
@@ -50,7 +49,6 @@ struct MaskFunctions {
   void (*reapply)(const void*, const ScoreTile<A>&);
 };
 
-}  // namespace ATTN_ENGINE
 inline namespace ATTN_BUILD {
 
 template <class A, class M>
@@ -74,7 +72,6 @@ struct MaskFunctionsOf {
 };
 
 }  // namespace ATTN_BUILD
-inline namespace ATTN_ENGINE {
 
 template <class A>
 class MaskStage {
@@ -107,6 +104,5 @@ class MaskStage {
   const MaskFunctions<A>* functions_;
 };
 
-}  // namespace ATTN_ENGINE
 }  // namespace detail
 }  // namespace attn

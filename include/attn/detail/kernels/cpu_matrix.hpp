@@ -12,6 +12,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Asks the system for the use of AMX's tiles, whose state it saves for those alone that ask. Needs
 /// a CPU with AVX-512.
@@ -57,6 +58,7 @@ inline bool is_amd_cpu() {
   return is_amd;
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn
 

@@ -65,6 +65,8 @@ struct MatrixUnit {
                    Index out_stride);
 };
 
+inline namespace ATTN_BUILD {
+
 /// The number of a tile register.
 template <int kNumber>
 using Tile = std::integral_constant<int, kNumber>;
@@ -212,5 +214,6 @@ class MatrixUnitScope {
   const MatrixUnit* unit_;
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -24,8 +24,7 @@
 
 namespace attn {
 namespace detail {
-
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// A whole forward pass of a layer of class `name`.
 template <class T, class M>
@@ -82,8 +81,6 @@ std::size_t step_workspace_bytes(const char* name, const LayerWeights<T>& layer,
   pass.prepare_cached(cache, cache.mask_with(mask), options);
   return pass.bytes() + Arena::kAlignment;
 }
-
-}  // namespace ATTN_ERRORS
 
 /// What a layer of T reads: a tensor of the front door, of the layer's element type.
 template <class T, class X>
@@ -143,5 +140,6 @@ constexpr void require_cache() {
                 "attn: a cache of double needs a layer of double");
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

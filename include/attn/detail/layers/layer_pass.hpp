@@ -38,6 +38,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// The keys of a cache once `count` more tokens have been appended to each sequence.
 inline KeyValueSource after_append(KeyValueSource source, Index count) {
@@ -46,8 +47,6 @@ inline KeyValueSource after_append(KeyValueSource source, Index count) {
   source.key_shape.length = source.value_shape.length = source.length;
   return source;
 }
-
-inline namespace ATTN_ERRORS {
 
 /// One pass. Its activations and scratch are one block of memory: the caller's workspace, or one
 /// allocation. Nothing of the caller's is written before project_output.
@@ -249,6 +248,6 @@ class LayerPass {
   void* scratch_ = nullptr;
 };
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -76,6 +76,15 @@ struct Band {
   }
 };
 
+/// Drops the keys from `length` on.
+template <class A>
+void drop_behind(const ScoreTile<A>& tile, Index length) {
+  const A dropped = negative_infinity<A>();
+  for (Index key = (std::max)(tile.keys.begin, length); key < tile.keys.end; ++key) {
+    for (Index row = 0; row < tile.rows.count; ++row) tile(row, key) = dropped;
+  }
+}
+
 }  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

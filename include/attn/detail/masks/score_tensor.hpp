@@ -13,6 +13,7 @@
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
+#include "attn/detail/kernels/micro_kernels.hpp"
 #include "attn/detail/rows/number_formats.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/tensor.hpp"
@@ -97,6 +98,36 @@ void with_converted(const TensorRef& bias, const ScorePlaces& places, Index line
       }
     }
   }
+}
+
+/// Drops the keys of a tile where a boolean tensor says so.
+template <class A>
+void apply_dense(const ScoreTile<A>& tile, const TensorRef& mask, bool keeps) {
+  const auto& kernels = mask_kernels<A>(tile.instruction_set);
+  const auto* const bytes = static_cast<const unsigned char*>(mask.data);
+  for_each_with(tile, mask.stride,
+                [&](A* scores, Index lines, Index count, Index stride, const ScorePlaces& places) {
+                  kernels.keep_scores(
+                      scores, lines, count, stride,
+                      {bytes + places.offset, places.line_stride, places.entry_stride}, keeps);
+                });
+}
+
+/// Adds the biases, or (not `adds`) does again what those of -infinity did.
+template <class A>
+void apply_biases(const ScoreTile<A>& tile, const TensorRef& bias, bool adds) {
+  const auto& kernels = mask_kernels<A>(tile.instruction_set);
+  const auto& widen = widening(tile.instruction_set);
+  const auto apply = [&](A* scores, Index lines, Index count, Index stride,
+                         const ScorePlaces& places) {
+    const auto apply_block = [&](Index line, Index entry, Index block_lines, Index block_count,
+                                 const ScoreElements<A>& biases) {
+      kernels.bias_scores(scores + line * stride + entry, block_lines, block_count, stride, biases,
+                          adds);
+    };
+    with_converted<A>(bias, places, lines, count, widen, apply_block);
+  };
+  for_each_with(tile, bias.stride, apply);
 }
 
 /// Whether an argument in the place of a mask tensor is neither a Tensor4 nor a Tensor4Buffer.

@@ -31,6 +31,29 @@
 namespace attn {
 namespace detail {
 
+/// What gives each position its angles: frequencies, or tables for the first positions.
+///
+/// With frequencies, position p = first + r, first a multiple of 64 and |r| < 64, is turned by
+/// `first` and by r, whose cosines and sines are tabulated: one sine in 64 tokens, no limit to p,
+/// and bits that depend on p alone.
+struct RotaryTable {
+  static constexpr Index kSteps = 64;
+
+  Index pairs = 0;
+  std::vector<double> frequencies;     ///< [pairs]; empty: cosines and sines are given
+  std::vector<double> cosines, sines;  ///< [kSteps, pairs], or given: [positions, pairs]
+  double factor = 1;
+
+  ATTN_ALWAYS_INLINE bool is_given() const { return frequencies.empty(); }
+  ATTN_ALWAYS_INLINE Index given_positions() const {
+    return pairs == 0 ? 0 : static_cast<Index>(cosines.size()) / pairs;
+  }
+  /// The multiple of kSteps next to a position, on the side of 0.
+  ATTN_ALWAYS_INLINE static Index first_of(Index position) { return position - position % kSteps; }
+};
+
+inline namespace ATTN_BUILD {
+
 /// The cosines and sines of some pairs at one position.
 struct RotaryRow {
   static constexpr Index kPairs = 64;  ///< taken together: a head dim of 128, and 1 KiB of stack
@@ -45,56 +68,36 @@ struct RotaryRow {
   }
 };
 
-/// What gives each position its angles: frequencies, or tables for the first positions.
-///
-/// With frequencies, position p = first + r, first a multiple of 64 and |r| < 64, is turned by
-/// `first` and by r, whose cosines and sines are tabulated: one sine in 64 tokens, no limit to p,
-/// and bits that depend on p alone.
-struct RotaryTable {
-  static constexpr Index kSteps = 64;
-
-  Index pairs = 0;
-  std::vector<double> frequencies;     ///< [pairs]; empty: cosines and sines are given
-  std::vector<double> cosines, sines;  ///< [kSteps, pairs], or given: [positions, pairs]
-  double factor = 1;
-
-  bool is_given() const { return frequencies.empty(); }
-  Index given_positions() const {
-    return pairs == 0 ? 0 : static_cast<Index>(cosines.size()) / pairs;
+/// The angles of position `first`.
+inline void start_row(const RotaryTable& table, Index first, Index first_pair, Index count,
+                      RotaryRow& row) {
+  if (table.is_given()) return;
+  for (Index i = 0; i < count; ++i) {
+    const double angle =
+        static_cast<double>(first) * table.frequencies[static_cast<std::size_t>(first_pair + i)];
+    row.cosines[i] = std::cos(angle);
+    row.sines[i] = std::sin(angle);
   }
-  /// The multiple of kSteps next to a position, on the side of 0.
-  static Index first_of(Index position) { return position - position % kSteps; }
-
-  /// The angles of position `first`.
-  void start_row(Index first, Index first_pair, Index count, RotaryRow& row) const {
-    if (is_given()) return;
-    for (Index i = 0; i < count; ++i) {
-      const double angle =
-          static_cast<double>(first) * frequencies[static_cast<std::size_t>(first_pair + i)];
-      row.cosines[i] = std::cos(angle);
-      row.sines[i] = std::sin(angle);
+}
+/// The angles of `position`, `start` being those of first_of(position).
+inline void finish_row(const RotaryTable& table, Index position, const RotaryRow& start,
+                       Index first_pair, Index count, RotaryRow& row) {
+  const Index r = table.is_given() ? position : position % RotaryTable::kSteps;
+  const Index line = (r < 0 ? -r : r) * table.pairs + first_pair;
+  const double* const c = table.cosines.data() + line;
+  const double* const s = table.sines.data() + line;
+  const double sign = r < 0 ? -1 : 1;
+  for (Index i = 0; i < count; ++i) {
+    if (table.is_given()) {
+      row.cosines[i] = c[i];
+      row.sines[i] = s[i];
+    } else {
+      const double sine = sign * s[i];
+      row.cosines[i] = table.factor * (start.cosines[i] * c[i] - start.sines[i] * sine);
+      row.sines[i] = table.factor * (start.sines[i] * c[i] + start.cosines[i] * sine);
     }
   }
-  /// The angles of `position`, `start` being those of first_of(position).
-  void finish_row(Index position, const RotaryRow& start, Index first_pair, Index count,
-                  RotaryRow& row) const {
-    const Index r = is_given() ? position : position % kSteps;
-    const Index line = (r < 0 ? -r : r) * pairs + first_pair;
-    const double* const c = cosines.data() + line;
-    const double* const s = sines.data() + line;
-    const double sign = r < 0 ? -1 : 1;
-    for (Index i = 0; i < count; ++i) {
-      if (is_given()) {
-        row.cosines[i] = c[i];
-        row.sines[i] = s[i];
-      } else {
-        const double sine = sign * s[i];
-        row.cosines[i] = factor * (start.cosines[i] * c[i] - start.sines[i] * sine);
-        row.sines[i] = factor * (start.sines[i] * c[i] + start.cosines[i] * sine);
-      }
-    }
-  }
-};
+}
 
 /// Turns pairs of one token's head. The elements of pair i lie at i * step and i * step + distance.
 template <class T>
@@ -120,8 +123,8 @@ void turn_tokens(const RotaryTable& table, bool interleaved, const Tensor4<T>& x
     for (Index i = first; i < first + count; ++i) {
       const Index p = position(i);
       const bool is_new = i == first || table.first_of(p) != table.first_of(position(i - 1));
-      if (is_new) table.start_row(table.first_of(p), pair, pairs, start);
-      table.finish_row(p, start, pair, pairs, row);
+      if (is_new) start_row(table, table.first_of(p), pair, pairs, start);
+      finish_row(table, p, start, pair, pairs, row);
       if (row.is_identity(pairs)) continue;  // 0 * infinity would be NaN, and -0 might turn to 0
       for (Index h = 0; h < x.heads(); ++h) {
         turn_pairs(&x(b, h, i, 0) + pair * step, step, distance, pairs, row);
@@ -129,8 +132,6 @@ void turn_tokens(const RotaryTable& table, bool interleaved, const Tensor4<T>& x
     }
   }
 }
-
-inline namespace ATTN_ERRORS {
 
 inline RotaryTable make_rotary_table(Index head_dim, Index rotary_dim, double base,
                                      const RotaryScaling& scaling) {
@@ -241,6 +242,6 @@ void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, co
   });
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -14,6 +14,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// From pale sand to deep blue, ever darker: the order survives greyscale and colour blindness.
 struct HeatmapColor {
@@ -89,5 +90,6 @@ struct HeatmapAxis {
   Index middle(Index i) const { return i * cell + (cell - gap) / 2; }
 };
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

@@ -17,6 +17,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// Writes an AttentionInspection, which it takes as `Inspection`.
 template <class Inspection>
@@ -140,5 +141,6 @@ std::string inspection_text(const Inspection& inspection) {
   return InspectionText<Inspection>(inspection).text();
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

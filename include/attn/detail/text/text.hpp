@@ -13,6 +13,7 @@
 
 namespace attn {
 namespace detail {
+inline namespace ATTN_BUILD {
 
 /// The code points of UTF-8 text. What is not UTF-8 becomes U+FFFD, byte by byte.
 inline std::vector<char32_t> code_points(const std::string& text) {
@@ -108,5 +109,6 @@ inline std::string text_table(const std::vector<std::vector<std::string>>& rows,
   return text;
 }
 
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn
