@@ -27,7 +27,7 @@
 #include "attn/tensor.hpp"
 
 namespace attn {
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// out = softmax(mask(scale * q k^T)) v, exactly, for each batch and query head.
 ///
@@ -99,5 +99,5 @@ std::size_t attention_workspace_bytes(const Q& q, const K& k, const V& v, const 
                                  nullptr, detail::checked_mask<4>(mask), options);
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

@@ -17,7 +17,7 @@
 
 // Inlined in every build, -O0 too, so that no out-of-line copy exists. It marks the member
 // functions that may raise an error: what they call differs with -fno-exceptions, and one symbol
-// must not have two bodies (see ATTN_ERRORS).
+// must not have two bodies (see ATTN_BUILD).
 #if defined(_MSC_VER) && !defined(__clang__)
 #define ATTN_ALWAYS_INLINE __forceinline
 #else
@@ -108,7 +108,6 @@
 #else
 #define ATTN_HAS_ENGINE 1
 #endif
-#define ATTN_ERRORS ATTN_BUILD
 
 namespace attn {
 

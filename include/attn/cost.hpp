@@ -60,7 +60,7 @@ ATTN_ALWAYS_INLINE std::ostream& operator<<(std::ostream& stream, const Attentio
   return stream << table.to_string();
 }
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// The cost of a layer of this config at `length` tokens:
 ///
@@ -126,5 +126,5 @@ inline AttentionCostTable attention_costs(const AttentionConfig& config, Index l
   return table;
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

@@ -5,7 +5,7 @@
 // raised before anything is written.
 //
 // Files compiled with -fno-exceptions call the error handler instead (default: print to stderr) and
-// then abort. A program may mix both kinds of files: see ATTN_ERRORS in config.hpp.
+// then abort. A program may mix both kinds of files: see ATTN_BUILD in config.hpp.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,7 @@ ATTN_ALWAYS_INLINE void set_error_handler(ErrorHandler handler) {
 }
 
 namespace detail {
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 #if ATTN_HAS_EXCEPTIONS
 
@@ -110,6 +110,6 @@ class FirstException {
 
 #endif
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

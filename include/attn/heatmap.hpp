@@ -13,7 +13,7 @@
 
 namespace attn {
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// A picture of attention weights, queries down and keys across, as the text of an SVG file:
 ///
@@ -37,5 +37,5 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights,
   return detail::HeatmapSvg(std::move(values), weights.rows(), weights.cols(), options).text();
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

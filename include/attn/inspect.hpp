@@ -70,7 +70,7 @@ ATTN_ALWAYS_INLINE std::string AttentionInspection<A>::to_string() const {
   return detail::inspection_text(*this);
 }
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// Looks into one (batch, query head) of the call scaled_dot_product_attention(q, k, v, mask,
 /// options): every step as a value, its range, what is masked, and what looks wrong. Print it, or
@@ -99,5 +99,5 @@ AttentionInspection<detail::AccumulationOf<Q, K, V>> inspect_attention(
   return result;
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

@@ -47,7 +47,7 @@ inline constexpr bool is_cache_v<PagedKeyValueCache<T>> = true;
 
 }  // namespace detail
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// Attention to the tokens of a cache: k and v are its first length(b) tokens, Sk its longest
 /// length. What a call over tensors does with key_lengths(cache.lengths()).
@@ -109,5 +109,5 @@ std::size_t attention_workspace_bytes(const Q& q, const C& cache, const M& mask 
                                  cache.mask_with(detail::checked_mask<3>(mask)), options);
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

@@ -16,7 +16,7 @@
 #include "attn/tensor.hpp"
 
 namespace attn {
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// The exact union: w = exp(lse - max(lse_a, lse_b)), out = (w_a out_a + w_b out_b) / (w_a + w_b),
 /// lse = log(exp(lse_a) + exp(lse_b)).
@@ -80,5 +80,5 @@ void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB
   }
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

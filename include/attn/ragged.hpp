@@ -83,7 +83,7 @@ AttentionOutputs<A> ragged_outputs(const Extra& extra) {
 }  // namespace ATTN_BUILD
 }  // namespace detail
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// Attention of each sequence within itself (or, given two arrays of starts, to the keys of the
 /// same number): the bits of one call a sequence.
@@ -148,5 +148,5 @@ std::size_t ragged_workspace_bytes(const Q& q, const C& cache, const PerBatch& q
                               cache.mask_with(detail::checked_mask<4>(mask)), options);
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

@@ -133,7 +133,7 @@ inline void check_reference_call(const Shape4& q, const Shape4& k, const Shape4&
 }  // namespace ATTN_BUILD
 }  // namespace detail
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// out(b, h, i) = sum over j of softmax_j(score(b, h, i, j)) * v(b, h, j), where
 /// score = modify(softcap(scale * q . k), b, h, i, j) and only keys with allowed(b, h, i, j) count.
@@ -261,5 +261,5 @@ void reference_attention(const Q& q_tensor, const K& k_tensor, const V& v_tensor
   }
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

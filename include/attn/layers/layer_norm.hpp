@@ -11,7 +11,7 @@
 
 namespace attn {
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// out = (x - mean) / sqrt(variance + epsilon) * gamma + beta, for each row of the last dim; the
 /// variance is the biased one (divided by dim).
@@ -45,5 +45,5 @@ void layer_norm(const X& x, const LayerNormWeights<T>& weights, O&& out,
   });
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

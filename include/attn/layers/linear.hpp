@@ -16,7 +16,7 @@
 
 namespace attn {
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// out = x W^T + b.
 ///
@@ -60,5 +60,5 @@ std::size_t linear_workspace_bytes(const X& x, const LinearWeights<T>& weights,
                     detail::linear_bytes_of<double>(rows, weights, set, offered));
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

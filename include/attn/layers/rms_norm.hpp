@@ -11,7 +11,7 @@
 
 namespace attn {
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// out = x / sqrt(mean(x^2) + epsilon) * gamma, for each row of the last dim.
 ///
@@ -44,5 +44,5 @@ void rms_norm(const X& x, const RmsNormWeights<T>& weights, O&& out,
   });
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace attn

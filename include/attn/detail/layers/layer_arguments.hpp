@@ -40,7 +40,7 @@ struct LayerOutputs {
   Workspace workspace;
 };
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 template <class T>
 void check_layer_inputs(CallShapes& shapes, const LayerWeights<T>& layer,
@@ -119,6 +119,6 @@ void check_layer_outputs(CallShapes& shapes, const LayerWeights<T>& layer,
   }
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

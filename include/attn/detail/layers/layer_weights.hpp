@@ -46,7 +46,7 @@ struct LayerWeights {
 template <class T>
 using OwnedWeights = std::shared_ptr<const Tensor4Buffer<T>>;
 
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// Checks weights that the caller owns against the config.
 template <class T>
@@ -145,6 +145,6 @@ void check_transform(const FunctionName& function, const HeadTransform<T>& trans
   if (transform.rotary != nullptr) require_rotary(call, *transform.rotary, head_dim);
 }
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

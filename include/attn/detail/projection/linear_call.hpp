@@ -23,7 +23,7 @@
 
 namespace attn {
 namespace detail {
-inline namespace ATTN_ERRORS {
+inline namespace ATTN_BUILD {
 
 /// Products that are independent of each other (as the projections of queries, keys and values
 /// are), over one set of work items.
@@ -87,6 +87,6 @@ struct LinearCalls {
   }
 };
 
-}  // namespace ATTN_ERRORS
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn
