@@ -44,5 +44,28 @@ class GuardedMemory {
   std::size_t size_ = 0;
 };
 
+/// Three parts of `part` elements of T each, whole pages; the middle one becomes unreadable.
+template <class T>
+class UnreadableMiddle {
+ public:
+  explicit UnreadableMiddle(Index part) : bytes_(static_cast<std::size_t>(part) * sizeof(T)) {
+    EXPECT_EQ(bytes_ % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), 0u);
+    void* const memory =
+        ::mmap(nullptr, 3 * bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    memory_ = static_cast<char*>(memory);
+    EXPECT_EQ(::mprotect(memory_ + bytes_, bytes_, PROT_NONE), 0);
+  }
+  UnreadableMiddle(const UnreadableMiddle&) = delete;
+  UnreadableMiddle& operator=(const UnreadableMiddle&) = delete;
+  ~UnreadableMiddle() { ::munmap(memory_, 3 * bytes_); }
+
+  T* data() { return reinterpret_cast<T*>(memory_); }
+
+ private:
+  char* memory_ = nullptr;
+  std::size_t bytes_;
+};
+
 }  // namespace test
 }  // namespace attn
