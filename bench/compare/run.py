@@ -24,17 +24,23 @@ BITS = ["bits", "draw", "tensors", "caches", "layers", "errors"]
 SIDE_FLAGS = ["-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
 
 
+def digest_of(*parts):
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else str(part).encode())
+    return digest.hexdigest()[:16]
+
+
 class Version:
     """One version's headers, copied, and what is compiled with them."""
 
     def __init__(self, name, compiler):
         with tempfile.TemporaryDirectory() as folder:
             self.export(name, pathlib.Path(folder))
-            digest = hashlib.sha256(repr(compiler).encode())
-            for tree in (pathlib.Path(folder, "include"), HERE):
-                for file in sorted(tree.rglob("*.?pp")):
-                    digest.update(str(file.relative_to(tree)).encode() + file.read_bytes())
-            self.folder = ROOT / "build" / "compare" / digest.hexdigest()[:16]
+            headers = sorted(pathlib.Path(folder, "include").rglob("*.*"))
+            digest = digest_of(compiler, *(part for file in headers for part in
+                                           (file.relative_to(folder), file.read_bytes())))
+            self.folder = ROOT / "build" / "compare" / digest
             if not self.folder.exists():
                 shutil.copytree(folder, self.folder)
         self.command = ["nice", *compiler, "-std=c++17", f"-I{self.folder / 'include'}",
@@ -49,25 +55,29 @@ class Version:
                                  stdout=subprocess.PIPE).stdout
         subprocess.run(["tar", "-x", "-C", folder], check=True, input=archive)
 
-    def make(self, target, arguments):
-        """Compiles `target`, unless it is there."""
-        path = self.folder / target
+    def make(self, name, suffix, sources, arguments):
+        """Compiles `sources`, unless that has been done."""
+        digest = digest_of(*(source.read_bytes() for source in sources), *arguments)
+        path = self.folder / f"{name}-{digest}{suffix}"
         if not path.exists():
             print(f"compiling {path.relative_to(ROOT)}", file=sys.stderr, flush=True)
-            partial = path.with_name("partial." + path.name)
-            subprocess.run([*self.command, *arguments, "-o", partial], check=True)
+            partial = path.with_name("partial-" + path.name)
+            inputs = [source for source in sources if source.suffix != ".hpp"]
+            subprocess.run([*self.command, *inputs, *arguments, "-o", partial], check=True)
             partial.rename(path)
         return path
 
     def bits(self):
-        objects = [self.make(f"{name}.o", ["-c", HERE / f"{name}.cpp"]) for name in BITS]
-        return self.make("bits", [*objects, "-pthread"])
+        objects = [self.make(name, ".o", [HERE / f"{name}.cpp", HERE / "draw.hpp"], ["-c"])
+                   for name in BITS]
+        return self.make("bits", "", objects, ["-pthread"])
 
     def side(self):
-        return self.make("side.so", [*SIDE_FLAGS, HERE / "side.cpp", "-pthread"])
+        return self.make("side", ".so", [HERE / "side.cpp", HERE / "side.hpp"],
+                         [*SIDE_FLAGS, "-pthread"])
 
     def speed(self):
-        return self.make("speed", [HERE / "speed.cpp", "-ldl"])
+        return self.make("speed", "", [HERE / "speed.cpp", HERE / "side.hpp"], ["-ldl"])
 
 
 def listing(program, calls, first):
