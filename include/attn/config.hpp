@@ -28,8 +28,10 @@
 // less room.
 #if defined(_MSC_VER) && !defined(__clang__)
 #define ATTN_COLD
+#define ATTN_NEVER_INLINE __declspec(noinline)
 #else
 #define ATTN_COLD __attribute__((cold))
+#define ATTN_NEVER_INLINE __attribute__((noinline))
 #endif
 
 // What the code of a file depends on besides its text: whether errors throw or abort, the
@@ -76,24 +78,29 @@
 #else
 #define ATTN_BUILD_BITS
 #endif
-// Where the CPU has them, compilers contract to multiply-adds, each by its own rules; GCC does as
-// it optimises, and so do both with what -ffast-math permits.
+// Where the CPU has them, compilers contract to multiply-adds, each by its own rules, and each does
+// its own with what -ffast-math permits.
 #if !ATTN_IS_FAST_MATH && !defined(__FMA__) && !defined(__aarch64__)
 #define ATTN_BUILD_SUMS
-#elif defined(__clang__) && defined(__OPTIMIZE__)
-#define ATTN_BUILD_SUMS _by_clang
 #elif defined(__clang__)
-#define ATTN_BUILD_SUMS _by_plain_clang
-#elif defined(__OPTIMIZE__)
-#define ATTN_BUILD_SUMS _by_gcc
+#define ATTN_BUILD_SUMS _by_clang
 #else
-#define ATTN_BUILD_SUMS
+#define ATTN_BUILD_SUMS _by_gcc
 #endif
-#define ATTN_JOIN_NAMES(a, b, c, d, e) a##_##b##_##c##d##e
-#define ATTN_JOIN(a, b, c, d, e) ATTN_JOIN_NAMES(a, b, c, d, e)
+// A debug build must not lend its slow functions to the others, least of all to the compiled
+// library, whose functions are nobody else's.
+#if defined(ATTN_COMPILING)
+#define ATTN_BUILD_EFFORT _in_library
+#elif defined(__OPTIMIZE__) || defined(_MSC_VER)
+#define ATTN_BUILD_EFFORT
+#else
+#define ATTN_BUILD_EFFORT _unoptimised
+#endif
+#define ATTN_JOIN_NAMES(a, b, c, d, e, f) a##_##b##_##c##d##e##f
+#define ATTN_JOIN(a, b, c, d, e, f) ATTN_JOIN_NAMES(a, b, c, d, e, f)
 #define ATTN_BUILD                                                                   \
   ATTN_JOIN(ATTN_BUILD_ERRORS, ATTN_BUILD_MATH, ATTN_BUILD_VECTORS, ATTN_BUILD_BITS, \
-            ATTN_BUILD_SUMS)
+            ATTN_BUILD_SUMS, ATTN_BUILD_EFFORT)
 
 // The inline namespace of what the compiled library and the files that use it have in common. They
 // define ATTN_COMPILED (the target attn::compiled does), and find in the library the driver and the

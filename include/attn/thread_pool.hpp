@@ -27,6 +27,8 @@ struct PoolJob {
 };
 
 struct Pool {
+  ATTN_ALWAYS_INLINE Pool() {}
+
   std::mutex mutex;
   std::condition_variable wake, done;
   PoolJob* jobs = nullptr;

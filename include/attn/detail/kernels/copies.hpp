@@ -28,11 +28,15 @@
 #endif
 
 // Under -ffast-math the copies are other functions: a file compiled so must not lend its kernels to
-// the others through the linker. Nor must one that was not optimised to the compiled library.
+// the others through the linker. Nor must one that was not optimised, as slow as they are there.
 #if defined(ATTN_COMPILED)
 #define ATTN_SIMD_COPY(name) name##_compiled
-#elif defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#elif ATTN_IS_FAST_MATH && !defined(__OPTIMIZE__)
+#define ATTN_SIMD_COPY(name) name##_fast_math_unoptimised
+#elif ATTN_IS_FAST_MATH
 #define ATTN_SIMD_COPY(name) name##_fast_math
+#elif !defined(__OPTIMIZE__)
+#define ATTN_SIMD_COPY(name) name##_unoptimised
 #else
 #define ATTN_SIMD_COPY(name) name
 #endif
