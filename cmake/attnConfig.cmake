@@ -1,4 +1,4 @@
-# find_package(attn): defines the target attn::attn.
+# find_package(attn): defines the target attn::attn, and attn::compiled if that was installed.
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 find_dependency(Eigen3 CONFIG)

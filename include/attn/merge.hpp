@@ -57,7 +57,7 @@ void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB
                "lse_a, lse_b and lse must be [batch, heads, length of out, 1]");
 
   const auto weight = [](A part, A top) {
-    return detail::is_negative_infinity(part) ? A(0) : std::exp(part - top);
+    return detail::is_negative_infinity(part) ? A(0) : std::exp(detail::as_written(part - top));
   };
   for (Index b = 0; b < shape.batch; ++b) {
     for (Index h = 0; h < shape.heads; ++h) {
@@ -67,13 +67,14 @@ void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB
         const A weight_a = weight(a, top), weight_b = weight(c, top);
         const A sum = weight_a + weight_b;
         const bool none = detail::bits_of(sum) == 0;
-        l(b, h, i, 0) = detail::round_to<detail::ElementOf<L>>(none ? detail::negative_infinity<A>()
-                                                                    : top + std::log(sum));
+        l(b, h, i, 0) = detail::round_to<detail::ElementOf<L>>(
+            none ? detail::negative_infinity<A>() : top + std::log(detail::as_written(sum)));
         for (Index d = 0; d < shape.dim; ++d) {
           A value = 0;
           if (detail::bits_of(weight_a) != 0) value += weight_a * static_cast<A>(o_a(b, h, i, d));
           if (detail::bits_of(weight_b) != 0) value += weight_b * static_cast<A>(o_b(b, h, i, d));
-          o(b, h, i, d) = detail::round_to<detail::ElementOf<O>>(none ? A(0) : value / sum);
+          o(b, h, i, d) =
+              detail::round_to<detail::ElementOf<O>>(none ? A(0) : value / detail::as_written(sum));
         }
       }
     }

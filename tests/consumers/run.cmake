@@ -1,5 +1,6 @@
 # Configures, builds and runs one consumer project:
-#   cmake -D CASE=<find_package|add_subdirectory|fetch_content|old_eigen|readme_install>
+#   cmake -D CASE=<find_package[_compiled]|add_subdirectory[_compiled]|fetch_content|old_eigen|
+#     readme_install>
 #     -D ATTN_SOURCE=<checkout> -D VERSION=<of attn> -D EIGEN_INCLUDE=<folder>
 #     -D WORK=<scratch folder> [-D CONSUMER_CMAKE=<another cmake, for what the consumer runs>]
 #     -P run.cmake -- <options of every configure>...
@@ -27,6 +28,13 @@ function(configure_fails message source build)
 endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
+# The consumer may link the compiled library.
+set(compiled OFF)
+if(CASE MATCHES "(.+)_compiled$")
+  set(CASE ${CMAKE_MATCH_1})
+  set(compiled ON)
+  list(APPEND arguments -D ATTN_TARGET=attn::compiled)
+endif()
 set(project ${CMAKE_CURRENT_LIST_DIR}/${CASE})
 set(build "${WORK}/build")
 
@@ -46,11 +54,18 @@ endfunction()
 # Installs attn, then moves the prefix (to a folder with a space in its name) and removes what it
 # was made from, so that a path kept by mistake leads nowhere.
 function(install_and_move)
-  configure(${ATTN_SOURCE} "${WORK}/attn" -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_EXAMPLES=OFF)
+  configure(${ATTN_SOURCE} "${WORK}/attn" -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_EXAMPLES=OFF
+    -D ATTN_INSTALL_COMPILED=${compiled})
+  if(compiled)
+    run(${CONSUMER_CMAKE} --build "${WORK}/attn")
+  endif()
   run(${CONSUMER_CMAKE} --install "${WORK}/attn" --prefix "${WORK}/prefix")
   file(RENAME "${WORK}/prefix" "${WORK}/moved prefix")
   file(REMOVE_RECURSE "${WORK}/attn")
-  file(GLOB_RECURSE package_files "${WORK}/moved prefix/share/cmake/*")
+  file(GLOB_RECURSE package_files "${WORK}/moved prefix/*.cmake")
+  if(NOT package_files)
+    message(FATAL_ERROR "no package is installed")
+  endif()
   foreach(file IN LISTS package_files)
     file(READ "${file}" text)
     foreach(path IN ITEMS "${WORK}" "${ATTN_SOURCE}")

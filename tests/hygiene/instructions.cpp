@@ -1,9 +1,9 @@
 // Reads a disassembly (objdump -d) and finds instructions that do not belong to their function:
 //   instructions <namespace>=<set>... others=<set>
 // A function whose mangled name contains a namespace (or another name; the first rule that matches
-// counts) may use that instruction set, every other
-// function that of `others`. Sets: sse2, avx2 (with FMA and F16C), avx512 (F, BW, DQ, VL),
-// avx512_bf16, any.
+// counts; attn:: is all of attn, but not what std makes of its types) may use that instruction set,
+// every other function that of `others`. Sets: sse2, avx2 (with FMA and F16C), avx512 (F, BW, DQ,
+// VL), avx512_bf16, any.
 #include <array>
 #include <cstdio>
 #include <iostream>
@@ -69,6 +69,12 @@ struct Rule {
   long seen = 0;
 };
 
+bool matches(const Rule& rule, const std::string& function) {
+  static const char* const kOfAttn[] = {"_ZN4attn", "_ZNK4attn", "_ZZN4attn", "_ZZNK4attn"};
+  if (rule.name == "attn::") return begins_with_any(function, kOfAttn);
+  return contains(function, rule.name.c_str());
+}
+
 /// "kernels_avx2=avx2"; false if it says something else.
 bool parse(const std::string& text, std::vector<Rule>& rules) {
   const auto equals = text.find('=');
@@ -106,7 +112,7 @@ int main(int count, char** arguments) {
       function = line.substr(line.find('<') + 1);
       rule = &rules.back();
       for (Rule& candidate : rules) {
-        if (contains(function, candidate.name.c_str())) {
+        if (matches(candidate, function)) {
           rule = &candidate;
           break;
         }

@@ -76,6 +76,16 @@ A negative_infinity() {
   return from_bits<A>(negative_infinity_bits<A>());
 }
 
+/// A finite value that -ffast-math must take as it is: the compiler knows nothing of what comes
+/// from here, and calls no vector function for several of them (those are less exact).
+template <class A>
+A as_written(A value) {
+#if ATTN_IS_FAST_MATH
+  __asm__("" : "+m"(value));
+#endif
+  return value;
+}
+
 /// Marks `count` scores as those of absent keys.
 template <class A>
 void fill_absent(A* scores, Index count) {

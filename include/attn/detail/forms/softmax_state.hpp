@@ -52,7 +52,7 @@ struct SoftmaxState {
   }
   /// log of the denominator; -infinity for a row without a key.
   A log_sum_exp(Index r) const {
-    return is_empty(r) ? negative_infinity<A>() : max[r] + std::log(sum[r]);
+    return is_empty(r) ? negative_infinity<A>() : max[r] + std::log(as_written(sum[r]));
   }
 };
 
@@ -69,7 +69,8 @@ void merge_states(const KernelTable<A>& kernels, Index count, const A* max, cons
   }
   for (Index i = 0; i < count; ++i) {
     if (is_negative_infinity(max[i]) && bits_of(sum[i]) == 0) continue;  // saw no key
-    const A weight = is_negative_infinity(max[i]) ? A(1) : std::exp(max[i] - merged_max);
+    const A weight =
+        is_negative_infinity(max[i]) ? A(1) : std::exp(as_written(max[i] - merged_max));
     merged_sum = std::fma(sum[i], weight, merged_sum);
     // A sink has no values; 0 times an infinite part would be NaN.
     if (parts[i] == nullptr || bits_of(weight) == 0) continue;

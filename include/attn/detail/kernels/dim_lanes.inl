@@ -176,19 +176,19 @@ void dim_weights(A* scores, Index count, A max, A divisor) {
   for (Index j = 0; j < count; j += S::kLanes) {
     const typename S::Vec score = load(scores + j);
     const auto is_absent = equal(as_bits(score), S::kMinusInfinity - typename S::IntVec{});
-    const typename S::Vec weight = exp_below<A>(score - shift) / denominator;
+    const typename S::Vec weight = divide(exp_below<A>(score - shift), denominator);
     store(scores + j, as_float(as_bits(weight) & ~is_absent));
   }
 }
 
 template <class A>
 void dim_divide(A* out, Index rows, Index dim, Index stride, const A* divisor) {
-  const auto zero = broadcast(A(0));  // -0 becomes 0, as in row_divide
+  const auto zero = as_written(broadcast(A(0)));  // -0 becomes 0, as in row_divide
   for (Index r = 0; r < rows; ++r) {
     const auto denominator = broadcast(divisor[r]);
     for (Index d = 0; d < dim; d += Simd<A>::kLanes) {
       A* const at = out + r * stride + d;
-      store(at, (load(at) + zero) / denominator);
+      store(at, divide(load(at) + zero, denominator));
     }
   }
 }

@@ -80,7 +80,7 @@ ATTN_SIMD_INLINE Vec tanh_small(Vec x, double) {
   Vec q = z + broadcast(1.12811678491632931402e2);
   q = multiply_add(q, z, broadcast(2.23548839060100448583e3));
   q = multiply_add(q, z, broadcast(4.84406305325125486048e3));
-  return multiply_add(p / q * z, x, x);
+  return multiply_add(divide(p, q) * z, x, x);
 }
 
 /// tanh(x), relative error below 4 epsilon; 1 and -1 at the infinities, NaN for NaN.
@@ -90,7 +90,7 @@ ATTN_SIMD_INLINE Vec tanh_of(Vec x) {
   const auto sign = as_bits(x) & as_bits(broadcast(A(-0.0)));
   const Vec magnitude = as_float(as_bits(x) ^ sign);
   const Vec e = exp_below<A>(broadcast(A(-2)) * magnitude);
-  const Vec for_large = as_float(as_bits((one - e) / (one + e)) | sign);
+  const Vec for_large = as_float(as_bits(divide(one - e, one + e)) | sign);
   // Kept finite: the polynomial of an infinite argument would raise "invalid".
   const auto is_small = less(magnitude, broadcast(A(0.625)));
   const Vec for_small = tanh_small(as_float(as_bits(x) & is_small), A());

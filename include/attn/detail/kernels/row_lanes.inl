@@ -289,11 +289,11 @@ template <class A>
 void row_divide(A* out, Index dim, Index rows, Index stride, const A* divisor) {
   // A sum of -0 becomes 0, as it would by one more key of weight 0: whether such keys were added or
   // left out must not show.
-  const auto zero = broadcast(A(0));
+  const auto zero = as_written(broadcast(A(0)));
   for (Index d = 0; d < dim; ++d) {
     for (Index r = 0; r < rows; r += Simd<A>::kLanes) {
       A* const at = out + d * stride + r;
-      store(at, (load(at) + zero) / load(divisor + r));
+      store(at, divide(load(at) + zero, load(divisor + r)));
     }
   }
 }

@@ -11,7 +11,7 @@ void softcap(A* x, Index lines, Index count, Index stride, A cap) {
   for (Index line = 0; line < lines; ++line) {
     for (Index i = 0; i < count; i += Simd<A>::kLanes) {
       A* const at = x + line * stride + i;
-      store(at, tanh_of<A>(load(at) / factor) * factor);
+      store(at, tanh_of<A>(divide(load(at), factor)) * factor);
     }
   }
 }

@@ -82,6 +82,60 @@ ATTN_SIMD_INLINE bool has_bits(IntVec x) {
   return all != 0;
 }
 
+// What -ffast-math permits is kept away: dividing by a reciprocal, or by an estimate of one (whose
+// instructions both compilers take for vectors), forgetting the sign of zero, summing in another
+// order. The compiler knows nothing of what went through an instruction in assembler text, and of
+// what went through none.
+#if ATTN_IS_FAST_MATH && ATTN_X86_TABLES
+template <class Vec>
+ATTN_SIMD_INLINE Vec as_written(Vec x) {
+  __asm__("" : "+v"(x));
+  return x;
+}
+#if ATTN_SIMD_X86 == 2
+ATTN_SIMD_INLINE FloatVec divide(FloatVec a, FloatVec b) {
+  __asm__("{divps\t%1, %0|divps\t%0, %1}" : "+x"(a) : "x"(b));
+  return a;
+}
+ATTN_SIMD_INLINE DoubleVec divide(DoubleVec a, DoubleVec b) {
+  __asm__("{divpd\t%1, %0|divpd\t%0, %1}" : "+x"(a) : "x"(b));
+  return a;
+}
+#else
+ATTN_SIMD_INLINE FloatVec divide(FloatVec a, FloatVec b) {
+  __asm__("{vdivps\t%1, %0, %0|vdivps\t%0, %0, %1}" : "+v"(a) : "v"(b));
+  return a;
+}
+ATTN_SIMD_INLINE DoubleVec divide(DoubleVec a, DoubleVec b) {
+  __asm__("{vdivpd\t%1, %0, %0|vdivpd\t%0, %0, %1}" : "+v"(a) : "v"(b));
+  return a;
+}
+#endif
+#elif ATTN_IS_FAST_MATH && defined(__aarch64__)
+template <class Vec>
+ATTN_SIMD_INLINE Vec as_written(Vec x) {
+  __asm__("" : "+w"(x));
+  return x;
+}
+ATTN_SIMD_INLINE FloatVec divide(FloatVec a, FloatVec b) {
+  __asm__("fdiv\t%0.4s, %0.4s, %1.4s" : "+w"(a) : "w"(b));
+  return a;
+}
+ATTN_SIMD_INLINE DoubleVec divide(DoubleVec a, DoubleVec b) {
+  __asm__("fdiv\t%0.2d, %0.2d, %1.2d" : "+w"(a) : "w"(b));
+  return a;
+}
+#else
+template <class Vec>
+ATTN_SIMD_INLINE Vec as_written(Vec x) {
+  return x;
+}
+template <class Vec>
+ATTN_SIMD_INLINE Vec divide(Vec a, Vec b) {
+  return a / b;
+}
+#endif
+
 template <class A>
 ATTN_SIMD_INLINE void store_first(A* p, typename Simd<A>::Vec x, Index count) {
   for (Index i = 0; i < count; ++i) p[i] = x[i];
@@ -174,8 +228,12 @@ ATTN_SIMD_INLINE DoubleVec scale_by_power(DoubleVec x, DoubleVec n) {
 #elif ATTN_SIMD_X86 == 2
 
 // No multiply-add instruction: two roundings.
-ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) { return a * b + c; }
-ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) { return a * b + c; }
+ATTN_SIMD_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec c) {
+  return as_written(a * b) + c;
+}
+ATTN_SIMD_INLINE DoubleVec multiply_add(DoubleVec a, DoubleVec b, DoubleVec c) {
+  return as_written(a * b) + c;
+}
 ATTN_SIMD_INLINE FloatVec maximum(FloatVec a, FloatVec b) { return __builtin_ia32_maxps(a, b); }
 ATTN_SIMD_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) { return __builtin_ia32_maxpd(a, b); }
 ATTN_SIMD_INLINE Int32Vec to_whole(FloatVec x) {

@@ -1,0 +1,38 @@
+# Runs programs of one file each, and one whose files are all of these: what each file computes must
+# be the same in both.
+#   cmake -D ALL=<program> -P flags_bits.cmake -- <program of one file>... in the order of their names
+cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/../arguments.cmake)
+
+set(expected "")
+foreach(program IN LISTS arguments)
+  execute_process(COMMAND ${program} OUTPUT_VARIABLE output RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${program} fails:\n${output}")
+  endif()
+  string(APPEND expected "${output}")
+endforeach()
+execute_process(COMMAND ${ALL} OUTPUT_VARIABLE output RESULT_VARIABLE result)
+if(NOT result EQUAL 0 OR output STREQUAL "")
+  message(FATAL_ERROR "${ALL} fails:\n${output}")
+endif()
+string(REGEX MATCHALL "[^\n]+" expected "${expected}")
+string(REGEX MATCHALL "[^\n]+" output "${output}")
+foreach(line IN LISTS expected)
+  if(NOT line IN_LIST output)
+    message(SEND_ERROR "alone: ${line}, but not so with files of other flags")
+  endif()
+endforeach()
+
+# Attention, its masks and caches, and products with weights: the same whatever the flags.
+foreach(line IN LISTS expected)
+  if(NOT line MATCHES "^[^:]+: ((attention|linear)[^\n]*) ([0-9a-f]+)$" OR line MATCHES "merged")
+    continue()
+  endif()
+  string(MAKE_C_IDENTIFIER "${CMAKE_MATCH_1}" function)
+  if(NOT DEFINED bits_${function})
+    set(bits_${function} ${CMAKE_MATCH_3})
+  elseif(NOT bits_${function} STREQUAL CMAKE_MATCH_3)
+    message(SEND_ERROR "not the bits that other flags give: ${line}")
+  endif()
+endforeach()
