@@ -36,7 +36,7 @@ TYPED_TEST(MemoryOf, NothingIsTouchedOutsideTheTensors) {
     for (const InstructionSet set : test::instruction_sets()) {
       for (const Sizes& sizes : shapes) {
         SCOPED_TRACE(sizes);
-        SCOPED_TRACE(detail::name_of(set));
+        SCOPED_TRACE(name_of(set));
         const Inputs<T> in(sizes, 101);
         const auto copy_of = [&](const TestTensor<T>& from, GuardedMemory<T>& memory) {
           const Tensor4<T> view(memory.data(), from.shape());

@@ -36,7 +36,7 @@ std::vector<A> scores_below(A max, Index count) {
 template <class A, class F>
 void for_each_table(const F& f) {
   for (const InstructionSet set : test::instruction_sets()) {
-    SCOPED_TRACE(detail::name_of(set));
+    SCOPED_TRACE(name_of(set));
     f(detail::kernels<A>(set));
   }
 }

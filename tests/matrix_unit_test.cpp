@@ -84,10 +84,10 @@ TEST(PairBfloat16, RoundsAsEigenDoes) {
             const std::uint32_t expected =
                 bits_of(bfloat16(at(line))) |
                 static_cast<std::uint32_t>(bits_of(bfloat16(at(line + 1)))) << 16;
-            ASSERT_EQ(bits_of(apart[place]), expected) << detail::name_of(set);
-            ASSERT_EQ(bits_of(in_place[place]), expected) << detail::name_of(set);
+            ASSERT_EQ(bits_of(apart[place]), expected) << name_of(set);
+            ASSERT_EQ(bits_of(in_place[place]), expected) << name_of(set);
             if (!std::isnan(at(line)) && !std::isnan(at(line + 1))) {
-              ASSERT_EQ(bits_of(fast[place]), expected) << detail::name_of(set);
+              ASSERT_EQ(bits_of(fast[place]), expected) << name_of(set);
             }
           }
           for (Index i = count; i < stride; ++i) {

@@ -96,14 +96,14 @@ TEST(InstructionSets, EveryLowerTableIsAvailable) {
   EXPECT_FALSE(detail::is_available(InstructionSet::avx2, InstructionSet::sse2));
   EXPECT_TRUE(detail::is_available(InstructionSet::avx2, InstructionSet::avx512));
 #endif
-  EXPECT_STREQ(detail::name_of(InstructionSet::avx2), "avx2");
-  EXPECT_STREQ(detail::name_of(InstructionSet::generic), "generic");
+  EXPECT_STREQ(name_of(InstructionSet::avx2), "avx2");
+  EXPECT_STREQ(name_of(InstructionSet::generic), "generic");
 }
 
 TEST(InstructionSets, AKnownCpuGetsItsOwn) {
   const char* const expected = std::getenv("ATTN_EXPECTED_INSTRUCTION_SET");
   if (expected == nullptr) GTEST_SKIP() << "only emulated CPUs are known (see CMakeLists.txt)";
-  EXPECT_STREQ(detail::name_of(active_instruction_set()), expected);
+  EXPECT_STREQ(name_of(active_instruction_set()), expected);
 }
 
 }  // namespace

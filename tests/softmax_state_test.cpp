@@ -110,7 +110,7 @@ template <class F>
 void for_each_form(const F& f) {
   for (const InstructionSet set : test::instruction_sets()) {
     for (const bool rows_are_lanes : {false, true}) {
-      SCOPED_TRACE(std::string(detail::name_of(set)) + (rows_are_lanes ? ", row lanes" : ""));
+      SCOPED_TRACE(std::string(name_of(set)) + (rows_are_lanes ? ", row lanes" : ""));
       f(rows_are_lanes, set);
     }
   }

@@ -49,8 +49,6 @@ ATTN_ALWAYS_INLINE std::basic_ostream<Char, Traits>& operator<<(
 
 namespace detail {
 
-using attn::name_of;
-
 inline namespace ATTN_BUILD {
 
 #if ATTN_X86_TABLES

@@ -87,9 +87,9 @@ class BothMasks : public Mask {
     detail::apply_one(tile, left_, true);
     detail::apply_one(tile, right_, true);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
-    left_.check(checker);
-    right_.check(checker);
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
+    left_.declare(checker);
+    right_.declare(checker);
   }
 
  private:
@@ -117,8 +117,8 @@ struct HeldMask {
   static bool allows(const void* mask, const ScorePosition& at) {
     return static_cast<const M*>(mask)->allows(at);
   }
-  static void check(const void* mask, void* checker) {
-    static_cast<const M*>(mask)->check(*static_cast<MaskChecker*>(checker));
+  static void declare(const void* mask, void* checker) {
+    static_cast<const M*>(mask)->declare(*static_cast<MaskChecker*>(checker));
   }
 };
 
@@ -158,8 +158,8 @@ class AnyMask : public Mask {
   ATTN_ALWAYS_INLINE void reapply(const ScoreTile<A>& tile) const {
     stage<A>().reapply(tile);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
-    check_(held_.get(), &checker);
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
+    declare_(held_.get(), &checker);
   }
 
  private:
@@ -169,7 +169,7 @@ class AnyMask : public Mask {
         in_float_(*mask),
         in_double_(*mask),
         allows_(&detail::HeldMask<M>::allows),
-        check_(&detail::HeldMask<M>::check) {}
+        declare_(&detail::HeldMask<M>::declare) {}
 
   template <class A>
   ATTN_ALWAYS_INLINE const detail::MaskStage<A>& stage() const {
@@ -184,6 +184,6 @@ class AnyMask : public Mask {
   detail::MaskStage<float> in_float_;
   detail::MaskStage<double> in_double_;
   bool (*allows_)(const void*, const ScorePosition&);
-  void (*check_)(const void*, void* checker);
+  void (*declare_)(const void*, void* checker);
 };
 }  // namespace attn

@@ -51,10 +51,10 @@ void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB
   call.add_output("out", detail::TensorRef(o));
   call.add_output("lse", detail::TensorRef(l));
   const Shape4 shape = o.shape(), rows{shape.batch, shape.heads, shape.length, 1};
-  call.require(o_a.shape() == shape && o_b.shape() == shape,
-               "out_a and out_b must have the shape of out");
-  call.require(l.shape() == rows && l_a.shape() == rows && l_b.shape() == rows,
-               "lse_a, lse_b and lse must be [batch, heads, length of out, 1]");
+  call.expect(o_a.shape() == shape && o_b.shape() == shape,
+              "out_a and out_b must have the shape of out");
+  call.expect(l.shape() == rows && l_a.shape() == rows && l_b.shape() == rows,
+              "lse_a, lse_b and lse must be [batch, heads, length of out, 1]");
 
   const auto weight = [](A part, A top) {
     return detail::is_negative_infinity(part) ? A(0) : std::exp(detail::as_written(part - top));

@@ -22,36 +22,42 @@ namespace attn {
 /// from any integer, and from lvalue arrays, std::array, std::vector or Span of 32- or 64-bit
 /// signed integers, which must outlive every use.
 class PerBatch {
-  template <class I>
-  static constexpr bool is_index_v = std::is_integral_v<I>&& std::is_signed_v<I> &&
-                                     (sizeof(I) == 4 || sizeof(I) == 8);
+  template <class Number>
+  static constexpr bool is_index_v = std::is_integral_v<Number>&& std::is_signed_v<Number> &&
+                                     (sizeof(Number) == 4 || sizeof(Number) == 8);
 
  public:
-  template <class I, std::enable_if_t<std::is_integral_v<I> && !std::is_same_v<I, bool>, int> = 0>
-  ATTN_ALWAYS_INLINE constexpr PerBatch(I value) : value_(static_cast<Index>(value)) {}
+  template <class Number,
+            std::enable_if_t<std::is_integral_v<Number> && !std::is_same_v<Number, bool>, int> = 0>
+  ATTN_ALWAYS_INLINE constexpr PerBatch(Number value) : value_(static_cast<Index>(value)) {}
 
-  template <class I, class = std::enable_if_t<is_index_v<std::remove_const_t<I>>>>
-  ATTN_ALWAYS_INLINE constexpr PerBatch(Span<I> values)
-      : values_(values.data()), size_(values.size()), is_wide_(sizeof(I) == 8), is_scalar_(false) {}
-  template <class I, std::size_t N, class = std::enable_if_t<is_index_v<std::remove_const_t<I>>>>
-  ATTN_ALWAYS_INLINE constexpr PerBatch(I (&values)[N]) : PerBatch(Span<const I>(values)) {}
-  template <class I, std::size_t N>
-  PerBatch(I (&&values)[N]) = delete;  // a temporary: name the array first
-  template <class I, std::size_t N, class = std::enable_if_t<is_index_v<I>>>
-  ATTN_ALWAYS_INLINE constexpr PerBatch(const std::array<I, N>& values)
-      : PerBatch(Span<const I>(values)) {}
-  template <class I, std::size_t N>
-  PerBatch(const std::array<I, N>&& values) = delete;  // a temporary: name the array first
-  template <class I, class Allocator, class = std::enable_if_t<is_index_v<I>>>
-  ATTN_ALWAYS_INLINE PerBatch(const std::vector<I, Allocator>& values)
-      : PerBatch(Span<const I>(values)) {}
-  template <class I, class Allocator>
-  PerBatch(const std::vector<I, Allocator>&& values) = delete;  // a temporary: name the vector
+  template <class Number, class = std::enable_if_t<is_index_v<std::remove_const_t<Number>>>>
+  ATTN_ALWAYS_INLINE constexpr PerBatch(Span<Number> values)
+      : values_(values.data()),
+        size_(values.size()),
+        is_wide_(sizeof(Number) == 8),
+        is_scalar_(false) {}
+  template <class Number, std::size_t N,
+            class = std::enable_if_t<is_index_v<std::remove_const_t<Number>>>>
+  ATTN_ALWAYS_INLINE constexpr PerBatch(Number (&values)[N])
+      : PerBatch(Span<const Number>(values)) {}
+  template <class Number, std::size_t N>
+  PerBatch(Number (&&values)[N]) = delete;  // a temporary: name the array first
+  template <class Number, std::size_t N, class = std::enable_if_t<is_index_v<Number>>>
+  ATTN_ALWAYS_INLINE constexpr PerBatch(const std::array<Number, N>& values)
+      : PerBatch(Span<const Number>(values)) {}
+  template <class Number, std::size_t N>
+  PerBatch(const std::array<Number, N>&& values) = delete;  // a temporary: name the array first
+  template <class Number, class Allocator, class = std::enable_if_t<is_index_v<Number>>>
+  ATTN_ALWAYS_INLINE PerBatch(const std::vector<Number, Allocator>& values)
+      : PerBatch(Span<const Number>(values)) {}
+  template <class Number, class Allocator>
+  PerBatch(const std::vector<Number, Allocator>&& values) = delete;  // a temporary: name the vector
   // Neither unsigned nor narrow: the numbers are read where they lie, as 32 or 64 signed bits.
-  template <class I, std::size_t N, std::enable_if_t<!is_index_v<I>, int> = 0>
-  PerBatch(const I (&)[N]) = delete;  // take std::int32_t, std::int64_t or attn::Index
-  template <class I, class Allocator, std::enable_if_t<!is_index_v<I>, int> = 0>
-  PerBatch(const std::vector<I, Allocator>&) = delete;  // take std::vector<attn::Index>
+  template <class Number, std::size_t N, std::enable_if_t<!is_index_v<Number>, int> = 0>
+  PerBatch(const Number (&)[N]) = delete;  // take std::int32_t, std::int64_t or attn::Index
+  template <class Number, class Allocator, std::enable_if_t<!is_index_v<Number>, int> = 0>
+  PerBatch(const std::vector<Number, Allocator>&) = delete;  // take std::vector<attn::Index>
 
   /// Whether one number serves all batches.
   ATTN_ALWAYS_INLINE constexpr bool is_scalar() const { return is_scalar_; }

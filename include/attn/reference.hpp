@@ -66,7 +66,7 @@ T reference_round(A value) {
     if (static_cast<A>(narrow) != value) {
       std::uint32_t bits;
       std::memcpy(&bits, &narrow, sizeof bits);
-      if (std::abs(static_cast<A>(narrow)) > std::abs(value)) --bits;
+      if ((std::abs)(static_cast<A>(narrow)) > (std::abs)(value)) --bits;
       bits |= 1u;
       std::memcpy(&narrow, &bits, sizeof narrow);
     }

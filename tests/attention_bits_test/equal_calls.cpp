@@ -133,7 +133,7 @@ void expect_the_bits_of_float_storage() {
         scaled_dot_product_attention(q, k, v, out, no_mask(), options);
         scaled_dot_product_attention(q, wide_k, wide_v, expected, no_mask(), options);
         EXPECT_TRUE(same_bits(std::as_const(out).view(), std::as_const(expected).view()))
-            << queries << " queries, dim " << dim << ", " << detail::name_of(set);
+            << queries << " queries, dim " << dim << ", " << name_of(set);
       }
     }
   }

@@ -159,7 +159,7 @@ TYPED_TEST(BitsOf, DoNotDependOnThePlaceOfTheRow) {
       test::for_each_index(sizes.out(), [&](Index b, Index h, Index i, Index d) {
         if (sizes.key_heads != sizes.value_heads) return;
         EXPECT_TRUE(same_bits(r.out(b, h, i, d), r.out(b, h / group * group, 0, d)))
-            << detail::name_of(set) << " (" << b << ", " << h << ", " << i << ", " << d << ")";
+            << name_of(set) << " (" << b << ", " << h << ", " << i << ", " << d << ")";
       });
       test::for_each_index(sizes.rows(), [&](Index b, Index h, Index i, Index) {
         EXPECT_TRUE(

@@ -37,7 +37,7 @@ TEST(OptionErrors, OfNumbersOutOfRange) {
       {[](Call& c) { c.options.dropout.probability = kNaN; }, dropout + "nan"},
       {[](Call& c) { c.options.instruction_set = InstructionSet::neon; },
        std::string("options.instruction_set neon is not offered by this CPU; its best is ") +
-           detail::name_of(active_instruction_set())},
+           name_of(active_instruction_set())},
   });
 }
 

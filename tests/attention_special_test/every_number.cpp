@@ -49,7 +49,7 @@ TYPED_TEST(EveryNumberOf, PassesThroughV) {
           const bool same = expected != expected ? actual != actual : expected == actual;
           wrong += !same;
         }
-        EXPECT_EQ(wrong, 0) << detail::name_of(set) << ", rows " << rows;
+        EXPECT_EQ(wrong, 0) << name_of(set) << ", rows " << rows;
       }
     }
   }
@@ -82,7 +82,7 @@ TYPED_TEST(EveryNumberOf, EntersTheScores) {
         wrong += is_nan ? !std::isnan(actual) : actual != expected;
       }
     }
-    EXPECT_EQ(wrong, 0) << detail::name_of(set);
+    EXPECT_EQ(wrong, 0) << name_of(set);
   }
 }
 

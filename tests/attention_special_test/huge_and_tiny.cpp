@@ -86,7 +86,7 @@ void check_exponential(double end, Index count) {
           const long double actual = static_cast<long double>(weights(b, 0, i, far_first ? 0 : 1));
           worst = (std::max)(worst, std::abs(actual / expected - 1) / eps / (4 + x + 3));
         });
-        EXPECT_LE(worst, 1) << detail::name_of(set) << ", " << queries << " queries";
+        EXPECT_LE(worst, 1) << name_of(set) << ", " << queries << " queries";
       }
     }
   }

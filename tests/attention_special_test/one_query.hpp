@@ -38,7 +38,7 @@ template <class T, class M, class F>
 void for_each_form(OneQuery query, const M& mask, const F& check) {
   for (const InstructionSet set : instruction_sets()) {
     for (const Index rows : {1, 20}) {
-      SCOPED_TRACE(std::string(attn::detail::name_of(set)) + ", rows " + std::to_string(rows));
+      SCOPED_TRACE(std::string(attn::name_of(set)) + ", rows " + std::to_string(rows));
       query.options.instruction_set = set;
       const auto results = query.run<T>(rows, mask);
       check(results, rows - 1);

@@ -145,7 +145,7 @@ TEST(Bf16WeightsOption, AreUsedOnlyWhereTheyMayBe) {
   check(Inputs<bfloat16, bfloat16, float>(sizes, 219), InstructionSet::best, "values of float");
   for (const InstructionSet set : test::instruction_sets()) {
     if (set == InstructionSet::avx512) continue;
-    check(Inputs<bfloat16>(sizes, 219), set, detail::name_of(set));
+    check(Inputs<bfloat16>(sizes, 219), set, name_of(set));
   }
   if (detail::find_matrix_unit(InstructionSet::best) == nullptr) {
     check(Inputs<bfloat16>(sizes, 219), InstructionSet::best, "no matrix unit");

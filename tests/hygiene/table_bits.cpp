@@ -73,7 +73,7 @@ void project(attn::InstructionSet set, Checksum& checksum) {
 }
 
 void print(attn::InstructionSet set, const char* what, const Checksum& checksum) {
-  std::printf("%s %s %016llx\n", attn::detail::name_of(set), what, checksum.value());
+  std::printf("%s %s %016llx\n", attn::name_of(set), what, checksum.value());
 }
 
 template <class T>

@@ -87,7 +87,7 @@ TEST(LinearErrors, OfTheInstructionSet) {
   EXPECT_EQ(call.error<OptionError>(),
             std::string("linear: options.instruction_set neon is not offered by this CPU; its best "
                         "is ") +
-                detail::name_of(active_instruction_set()) +
+                name_of(active_instruction_set()) +
                 "; got x [2, 1, 4, 3], weight [1, 1, 5, 3], bias [1, 1, 1, 5], out [2, 1, 4, 5]");
 }
 

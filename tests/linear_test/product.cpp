@@ -108,7 +108,7 @@ TestTensor<Y> multiply(const Product<X, W>& p, bool with_bias = true,
 template <class Y, class X, class W>
 void check(const Product<X, W>& p, bool with_bias = true, Layout layout = Layout::contiguous) {
   for (const InstructionSet set : test::instruction_sets()) {
-    SCOPED_TRACE(::testing::Message() << p.sizes << " " << detail::name_of(set));
+    SCOPED_TRACE(::testing::Message() << p.sizes << " " << name_of(set));
     LinearOptions options;
     options.instruction_set = set;
     expect_product(p, with_bias, multiply<Y>(p, with_bias, options, layout));

@@ -29,7 +29,7 @@ std::vector<Index> offsets_of(const M& mask, const Shapes& s,
   detail::MaskChecker checker(call, {s.batch, s.heads, s.queries, s.keys},
                               double((std::numeric_limits<float>::max)()));
   if (option) checker.declare_offset("options.query_offset", *option);
-  mask.check(checker);
+  mask.declare(checker);
   const PerBatch offset = checker.resolve_offset();
   std::vector<Index> result;
   for (Index b = 0; b < s.batch; ++b) result.push_back(offset[b]);

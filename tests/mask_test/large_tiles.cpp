@@ -22,7 +22,7 @@ template <class A>
 void check_large_tiles(const AnyMask& mask, const Formula& formula, Index query_offset) {
   const RowBlock all{1, 2, 0, 37, query_offset, 0, 74};
   for (const InstructionSet set : test::instruction_sets()) {
-    SCOPED_TRACE(detail::name_of(set));
+    SCOPED_TRACE(name_of(set));
     check_tile<A>(mask, formula, all.slice(0, 37), {0, 80}, false, set);
     check_tile<A>(mask, formula, all.slice(3, 48), {5, 71}, false, set);  // of both heads
     check_tile<A>(mask, formula, all.slice(40, 16), {16, 32}, false, set);

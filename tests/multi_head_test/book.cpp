@@ -33,7 +33,7 @@ void check(const LayerMemory<T>& memory, const LayerTensors<T>& in, const M& mas
   const auto layer = memory.layer();
   const BookAnswers<T> book(layer, in, formula, given);
   for (const InstructionSet set : test::instruction_sets()) {
-    SCOPED_TRACE(detail::name_of(set));
+    SCOPED_TRACE(name_of(set));
     AttentionOptions options = given;
     options.instruction_set = set;
     const Results<T> actual = forward(layer, in, mask, options, layout);

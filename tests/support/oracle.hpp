@@ -202,7 +202,7 @@ class Expected {
   template <class M>
   void hold(const M& mask, Layout layout = Layout::contiguous) const {
     for (const InstructionSet set : instruction_sets()) {
-      SCOPED_TRACE(attn::detail::name_of(set));
+      SCOPED_TRACE(attn::name_of(set));
       AttentionOptions options = options_;
       options.instruction_set = set;
       run(mask, options, layout);

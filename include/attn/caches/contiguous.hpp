@@ -108,8 +108,8 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
     detail::CallShapes call("KeyValueCache");
     call.add_output("keys", detail::TensorRef(keys));
     call.add_output("values", detail::TensorRef(values));
-    call.require(keys.batch() == values.batch() && keys.length() == values.length(),
-                 "keys and values must have the same batch and length");
+    call.expect(keys.batch() == values.batch() && keys.length() == values.length(),
+                "keys and values must have the same batch and length");
     return keys.batch();
   }
 

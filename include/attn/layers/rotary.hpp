@@ -83,8 +83,8 @@ class RotaryEmbedding {
                          detail::output_view<X>(x), first_position, options.executor);
   }
   /// The same at any positions [B|1, 1, S, 1] of std::int32_t or std::int64_t.
-  template <class X, class I>
-  ATTN_ALWAYS_INLINE void apply(X&& x, const Tensor4<I>& positions,
+  template <class X, class Number>
+  ATTN_ALWAYS_INLINE void apply(X&& x, const Tensor4<Number>& positions,
                                 const ExecutorOptions& options = {}) const {
     detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
                          detail::output_view<X>(x), positions, options.executor);

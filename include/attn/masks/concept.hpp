@@ -37,7 +37,7 @@ struct Mask {
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>&) const {}
 
   /// Validates against the shapes of the call and declares where positions come from.
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker&) const {}
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker&) const {}
 };
 
 template <class M>

@@ -62,7 +62,7 @@ class AlibiMask : public Mask {
   ATTN_ALWAYS_INLINE void modify(const ScoreTile<A>& tile) const {
     detail::subtract_distances(tile, slopes_, uses_default_);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     if (!uses_default_) checker.check_per_head("alibi slopes", slopes_, false);
     checker.use_position("alibi()");
   }
@@ -112,7 +112,7 @@ class PredicateMask : public Mask {
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
     detail::apply_predicate(tile, predicate_, keeps_);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     checker.use_position(keeps_ ? "keep_if()" : "drop_if()");
   }
 
@@ -155,7 +155,7 @@ class ScoreFunction : public Mask {
       detail::apply_function(tile, function_);
     }
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     checker.use_position("modify_score()");
   }
 

@@ -46,7 +46,7 @@ class CausalMask : public Mask {
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
     band().apply(tile);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     switch (alignment_) {
       case Alignment::unset:
         checker.use_position("causal()", detail::MaskChecker::Need::explicit_offset);
@@ -107,7 +107,7 @@ class SlidingWindowMask : public Mask {
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
     band().apply(tile);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     if (left_ < 0 || right_ < 0) {
       checker.raise_option("sliding_window(left, right) takes 0 or more on each side, got left " +
                            std::to_string(left_) + ", right " + std::to_string(right_));
@@ -149,7 +149,7 @@ class KeyLengthsMask : public Mask {
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
     detail::drop_behind(tile, lengths_[tile.rows.batch]);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     checker.use_key_lengths(lengths_);
   }
 

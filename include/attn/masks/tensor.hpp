@@ -36,7 +36,7 @@ class DenseMask : public Mask {
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
     detail::apply_dense(tile, view_, keeps_);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     if (keeps_) {
       checker.check_score_view("keep_where mask", view_, detail::Role::keep_mask);
     } else {
@@ -114,7 +114,7 @@ class BiasMask : public Mask {
   ATTN_ALWAYS_INLINE void reapply(const ScoreTile<A>& tile) const {
     detail::apply_biases(tile, view_, false);
   }
-  ATTN_ALWAYS_INLINE void check(detail::MaskChecker& checker) const {
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     checker.check_score_view("add_bias bias", view_, detail::Role::bias);
   }
 

@@ -26,9 +26,9 @@ class CheckedSize {
 
   friend constexpr CheckedSize operator*(CheckedSize a, CheckedSize b) {
     if (!a.fits() || !b.fits()) return kTooLarge;
-    const bool small = a.value_ <= kRoot && b.value_ <= kRoot;  // spares the division
-    return small || b.value_ == 0 || a.value_ <= kTooLarge / b.value_ ? a.value_ * b.value_
-                                                                      : kTooLarge;
+    const bool both_small = a.value_ <= kRoot && b.value_ <= kRoot;  // spares the division
+    return both_small || b.value_ == 0 || a.value_ <= kTooLarge / b.value_ ? a.value_ * b.value_
+                                                                           : kTooLarge;
   }
   friend constexpr CheckedSize operator+(CheckedSize a, CheckedSize b) {
     return a.value_ <= kTooLarge - b.value_ ? a.value_ + b.value_ : kTooLarge;

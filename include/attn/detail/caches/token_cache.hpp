@@ -59,11 +59,11 @@ inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRe
   if (k.shape.batch != sequences || v.shape.batch != sequences) {
     call.raise_shape("k and v must have one batch a sequence, " + std::to_string(sequences));
   }
-  call.require(k.shape.length == v.shape.length, "k and v must have the same length");
-  call.require(k.shape.heads == keys.shape.heads && v.shape.heads == values.shape.heads,
-               "k and v must have the heads of the cache");
-  call.require(k.shape.dim == keys.shape.dim && v.shape.dim == values.shape.dim,
-               "k and v must have the dims of the cache");
+  call.expect(k.shape.length == v.shape.length, "k and v must have the same length");
+  call.expect(k.shape.heads == keys.shape.heads && v.shape.heads == values.shape.heads,
+              "k and v must have the heads of the cache");
+  call.expect(k.shape.dim == keys.shape.dim && v.shape.dim == values.shape.dim,
+              "k and v must have the dims of the cache");
   if (!counts.is_scalar() && counts.size() != sequences) {
     call.raise_shape("counts must hold one number, or one each sequence, " +
                      std::to_string(sequences) + ", got " + std::to_string(counts.size()));

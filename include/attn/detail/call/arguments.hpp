@@ -149,7 +149,7 @@ TensorRef output(std::remove_reference_t<Argument>& argument) {
                 ", behind the mask: give attn::no_mask() as argument " #place)
 
 /// `mask`, argument kPlace of a function (1: its first), if it is one.
-template <int kPlace, class M, class None = Mask>
+template <int kPlace, class M, class Nothing = Mask>
 const auto& checked_mask(const M& mask) {
   static_assert(kPlace >= 2 && kPlace <= 6, "a place without a sentence");
   constexpr bool kIsMask = std::is_base_of_v<Mask, M>;
@@ -162,7 +162,7 @@ const auto& checked_mask(const M& mask) {
   if constexpr (kIsMask) {
     return mask;
   } else {
-    static const None none;
+    static const Nothing none;
     return none;
   }
 }

@@ -105,7 +105,7 @@ class CallShapes {
       raise_shape(describe(name, shape) + " is too large: sizes in bytes overflow");
     }
   }
-  void require(bool holds, const char* rule) const {
+  void expect(bool holds, const char* rule) const {
     if (!holds) raise_shape(rule);
   }
 

@@ -104,14 +104,14 @@ void check_options(const CallShapes& call, const AttentionOptions& options) {
 /// The rules that q, k and v follow, heads among them.
 inline void check_inputs(const CallShapes& call, const Shape4& q, const Shape4& k,
                          const Shape4& v) {
-  call.require(k.batch == q.batch || k.batch == 1, "k must have the batch of q, or 1");
-  call.require(v.batch == q.batch || v.batch == 1, "v must have the batch of q, or 1");
-  call.require(k.length == v.length, "k and v must have the same length");
-  call.require(k.dim == q.dim, "q and k must have the same dim");
-  call.require(q.heads == 0 || (k.heads > 0 && q.heads % k.heads == 0),
-               "the heads of k must divide the heads of q");
-  call.require(q.heads == 0 || (v.heads > 0 && q.heads % v.heads == 0),
-               "the heads of v must divide the heads of q");
+  call.expect(k.batch == q.batch || k.batch == 1, "k must have the batch of q, or 1");
+  call.expect(v.batch == q.batch || v.batch == 1, "v must have the batch of q, or 1");
+  call.expect(k.length == v.length, "k and v must have the same length");
+  call.expect(k.dim == q.dim, "q and k must have the same dim");
+  call.expect(q.heads == 0 || (k.heads > 0 && q.heads % k.heads == 0),
+              "the heads of k must divide the heads of q");
+  call.expect(q.heads == 0 || (v.heads > 0 && q.heads % v.heads == 0),
+              "the heads of v must divide the heads of q");
 }
 
 /// What a description of a call is for: the call, or the size of its workspace.
@@ -126,7 +126,7 @@ PerBatch resolve_offset(CallShapes& call, const TensorRef& q, const KeyValueSour
                       largest);
   if (past != nullptr) checker.set_past(*past);
   if (purpose == Purpose::sizing) checker.set_sizing();
-  mask.check(checker);
+  mask.declare(checker);
   if (options.query_offset) checker.declare_offset("options.query_offset", *options.query_offset);
   if (!options.sinks.empty()) checker.check_per_head("options.sinks", options.sinks, true);
   return checker.resolve_offset();
@@ -208,13 +208,13 @@ void check_outputs(CallShapes& call, const Shape4& q, Index key_length, Index va
   const bool has_weights = is_given(extra.weights), has_sum = is_given(extra.log_sum_exp);
   if (has_weights) call.add_output("weights", TensorRef(extra.weights));
   if (has_sum) call.add_output("log_sum_exp", TensorRef(extra.log_sum_exp));
-  call.require(out.shape == Shape4{q.batch, q.heads, q.length, value_dim},
-               "out must be [batch of q, heads of q, length of q, dim of v]");
-  call.require(
+  call.expect(out.shape == Shape4{q.batch, q.heads, q.length, value_dim},
+              "out must be [batch of q, heads of q, length of q, dim of v]");
+  call.expect(
       !has_weights || extra.weights.shape() == Shape4{q.batch, q.heads, q.length, key_length},
       "weights must be [batch of q, heads of q, length of q, length of k]");
-  call.require(!has_sum || extra.log_sum_exp.shape() == Shape4{q.batch, q.heads, q.length, 1},
-               "log_sum_exp must be [batch of q, heads of q, length of q, 1]");
+  call.expect(!has_sum || extra.log_sum_exp.shape() == Shape4{q.batch, q.heads, q.length, 1},
+              "log_sum_exp must be [batch of q, heads of q, length of q, 1]");
 }
 
 }  // namespace ATTN_BUILD

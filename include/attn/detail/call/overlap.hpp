@@ -70,10 +70,10 @@ inline bool overlaps(const Workspace& workspace, const TensorRef& tensor) {
 inline bool is_small(const TensorRef& t) {
   constexpr Index kExtents = Index{1} << (sizeof(Index) * 8 / 4 - 2);  // 2^14
   constexpr Index kStrides = Index{1} << (sizeof(Index) * 8 / 2 + 2);  // 2^34
-  const auto near = [](Index stride) { return stride > -kStrides && stride < kStrides; };
+  const auto is_near = [](Index stride) { return stride > -kStrides && stride < kStrides; };
   const Shape4& s = t.shape;
-  return (s.batch | s.heads | s.length | s.dim) < kExtents && near(t.stride.batch) &&
-         near(t.stride.heads) && near(t.stride.length) && near(t.stride.dim);
+  return (s.batch | s.heads | s.length | s.dim) < kExtents && is_near(t.stride.batch) &&
+         is_near(t.stride.heads) && is_near(t.stride.length) && is_near(t.stride.dim);
 }
 
 struct OverlapAxis {

@@ -116,7 +116,7 @@ class MatrixForm : public LaneTiles<float> {
   /// the scores. Rounding scale * q to bfloat16 would cost more than all other roundings.
   bool scales_queries() const {
     int exponent = 0;
-    return std::frexp(std::abs(call_.score.scale), &exponent) == 0.5f && exponent > -16 &&
+    return std::frexp((std::abs)(call_.score.scale), &exponent) == 0.5f && exponent > -16 &&
            exponent <= 1;
   }
   /// Multiplies lines of rows by the scale. `factors`: room for one number a row.

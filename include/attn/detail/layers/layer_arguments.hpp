@@ -64,11 +64,11 @@ void check_layer_inputs(CallShapes& shapes, const LayerWeights<T>& layer,
   require_dim(query_name, query, "model_dim", config.model_dim);
   require_dim(key_name, key, "key_input_dim", config.key_input_dim);
   require_dim(value_name, value, "value_input_dim", config.value_input_dim);
-  shapes.require(key.batch() == query.batch() || key.batch() == 1,
-                 "key must have the batch of query, or 1");
-  shapes.require(value.batch() == query.batch() || value.batch() == 1,
-                 "value must have the batch of query, or 1");
-  shapes.require(key.length() == value.length(), "key and value must have the same length");
+  shapes.expect(key.batch() == query.batch() || key.batch() == 1,
+                "key must have the batch of query, or 1");
+  shapes.expect(value.batch() == query.batch() || value.batch() == 1,
+                "value must have the batch of query, or 1");
+  shapes.expect(key.length() == value.length(), "key and value must have the same length");
 }
 
 /// Refuses outputs and a workspace that overlap `input`.
@@ -91,7 +91,7 @@ void check_layer_outputs(CallShapes& shapes, const LayerWeights<T>& layer,
   const auto add = [&](const char* name, const TensorRef& output, const Shape4& shape,
                        const char* rule) {
     shapes.add_output(name, output);
-    shapes.require(output.shape == shape, rule);
+    shapes.expect(output.shape == shape, rule);
   };
   const Index batch = inputs.query.batch(), length = inputs.query.length();
   const Index heads = layer.config.num_heads;

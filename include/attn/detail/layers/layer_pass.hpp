@@ -89,12 +89,12 @@ class LayerPass {
     const Shape4 &k = source.key_shape, &v = source.value_shape;
     shapes_.add_input("cached keys", source.keys, k);
     shapes_.add_input("cached values", source.values, v);
-    shapes_.require(k.batch == inputs_.query.batch() || k.batch == 1,
-                    "the cache must hold the batch of x, or one sequence");
-    shapes_.require(k.heads == config.num_kv_heads && v.heads == config.num_kv_heads,
-                    "the cache must have the num_kv_heads of the layer");
-    shapes_.require(k.dim == config.head_dim && v.dim == config.value_dim,
-                    "the cache must have the head_dim and value_dim of the layer");
+    shapes_.expect(k.batch == inputs_.query.batch() || k.batch == 1,
+                   "the cache must hold the batch of x, or one sequence");
+    shapes_.expect(k.heads == config.num_kv_heads && v.heads == config.num_kv_heads,
+                   "the cache must have the num_kv_heads of the layer");
+    shapes_.expect(k.dim == config.head_dim && v.dim == config.value_dim,
+                   "the cache must have the head_dim and value_dim of the layer");
     const PerBatch past = source.end - inputs_.query.length();
     describe(source, &past, mask, options);
     require_held_keys(shapes_, *call_, [&](Index b) {

@@ -63,14 +63,14 @@ LayerWeights<T> view_weights(const char* layer, const AttentionConfig& config,
   const auto fits = [](const LinearWeights<T>& weights, Index out, Index in) {
     return weights.weight.shape() == Shape4{1, 1, out, in};
   };
-  shapes.require(fits(query, heads * config.head_dim, config.model_dim),
-                 "query weight must be [1, 1, num_heads * head_dim, model_dim]");
-  shapes.require(fits(key, kv_heads * config.head_dim, config.key_input_dim),
-                 "key weight must be [1, 1, num_kv_heads * head_dim, key_input_dim]");
-  shapes.require(fits(value, kv_heads * config.value_dim, config.value_input_dim),
-                 "value weight must be [1, 1, num_kv_heads * value_dim, value_input_dim]");
-  shapes.require(fits(output, config.model_dim, heads * config.value_dim),
-                 "output weight must be [1, 1, model_dim, num_heads * value_dim]");
+  shapes.expect(fits(query, heads * config.head_dim, config.model_dim),
+                "query weight must be [1, 1, num_heads * head_dim, model_dim]");
+  shapes.expect(fits(key, kv_heads * config.head_dim, config.key_input_dim),
+                "key weight must be [1, 1, num_kv_heads * head_dim, key_input_dim]");
+  shapes.expect(fits(value, kv_heads * config.value_dim, config.value_input_dim),
+                "value weight must be [1, 1, num_kv_heads * value_dim, value_input_dim]");
+  shapes.expect(fits(output, config.model_dim, heads * config.value_dim),
+                "output weight must be [1, 1, model_dim, num_heads * value_dim]");
   const LinearWeights<T>* const parts[] = {&query, &key, &value, &output};
   const char* const biases[] = {"query bias", "key bias", "value bias", "output bias"};
   for (int i = 0; i < 4; ++i) {

@@ -111,7 +111,7 @@ inline void check_ragged(CallShapes& call, const RaggedCall& ragged) {
   call.add_input("q", ragged.q);
   call.add_input("k", ragged.source.keys, k);
   call.add_input("v", ragged.source.values, v);
-  call.require(q.batch == 1, "packed tensors must have batch 1");
+  call.expect(q.batch == 1, "packed tensors must have batch 1");
   check_starts(call, ragged.is_cached ? "query_starts" : "starts", ragged.query_starts, q.length);
   if (ragged.is_cached) {
     check_inputs(call, Shape4{k.batch, q.heads, q.length, q.dim}, k, v);

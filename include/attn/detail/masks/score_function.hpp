@@ -31,11 +31,11 @@ inline double alibi_slope(Index head, Index num_heads) {
 template <class F>
 struct TakesFloat {
   template <class C, class R, class S, class... Rest>
-  static constexpr bool test(R (C::*)(S, Rest...) const) {
+  static constexpr bool takes_float(R (C::*)(S, Rest...) const) {
     return std::is_same_v<std::decay_t<S>, float>;
   }
   template <class C, class R, class S, class... Rest>
-  static constexpr bool test(R (C::*)(S, Rest...) const noexcept) {
+  static constexpr bool takes_float(R (C::*)(S, Rest...) const noexcept) {
     return std::is_same_v<std::decay_t<S>, float>;
   }
 };
@@ -43,7 +43,7 @@ template <class F, class = void>
 inline constexpr bool takes_float_v = false;
 template <class F>
 inline constexpr bool takes_float_v<F, std::void_t<decltype(&F::operator())>> =
-    TakesFloat<F>::test(&F::operator());
+    TakesFloat<F>::takes_float(&F::operator());
 template <class R, class... Rest>
 inline constexpr bool takes_float_v<R (*)(float, Rest...), void> = true;
 

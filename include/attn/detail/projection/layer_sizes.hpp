@@ -38,8 +38,8 @@ struct LayerSizes {
 /// how many key and value heads its class has; 0: any number.
 inline AttentionConfig resolve_config(const char* owner, AttentionConfig config,
                                       Index kv_heads = 0) {
-  const auto require = [&](bool holds, const char* rule, const char* name_a, Index a,
-                           const char* name_b = nullptr, Index b = 0) {
+  const auto expect = [&](bool holds, const char* rule, const char* name_a, Index a,
+                          const char* name_b = nullptr, Index b = 0) {
     if (holds) return;
     std::string text = std::string(owner) + ": " + rule + "; got " + name_a + ' ';
     text += std::to_string(a);
@@ -47,9 +47,9 @@ inline AttentionConfig resolve_config(const char* owner, AttentionConfig config,
     raise_option_error(text);
   };
   const auto require_at_least = [&](Index least, const char* name, Index value) {
-    require(value >= least,
-            least == 0 ? "a size must not be negative" : "model_dim and num_heads must be given",
-            name, value);
+    expect(value >= least,
+           least == 0 ? "a size must not be negative" : "model_dim and num_heads must be given",
+           name, value);
   };
   require_at_least(1, "model_dim", config.model_dim);
   require_at_least(1, "num_heads", config.num_heads);
@@ -60,17 +60,16 @@ inline AttentionConfig resolve_config(const char* owner, AttentionConfig config,
   require_at_least(0, "value_input_dim", config.value_input_dim);
 
   if (config.num_kv_heads == 0) config.num_kv_heads = kv_heads == 0 ? config.num_heads : kv_heads;
-  require(kv_heads == 0 || config.num_kv_heads == kv_heads,
-          kv_heads == 1 ? "num_kv_heads must be 1 (GroupedQueryAttention has any number)"
-                        : "num_kv_heads must be num_heads (GroupedQueryAttention has any number)",
-          "num_kv_heads", config.num_kv_heads, "num_heads", config.num_heads);
-  require(config.num_heads % config.num_kv_heads == 0,
-          "num_heads must be divisible by num_kv_heads", "num_heads", config.num_heads,
-          "num_kv_heads", config.num_kv_heads);
+  expect(kv_heads == 0 || config.num_kv_heads == kv_heads,
+         kv_heads == 1 ? "num_kv_heads must be 1 (GroupedQueryAttention has any number)"
+                       : "num_kv_heads must be num_heads (GroupedQueryAttention has any number)",
+         "num_kv_heads", config.num_kv_heads, "num_heads", config.num_heads);
+  expect(config.num_heads % config.num_kv_heads == 0, "num_heads must be divisible by num_kv_heads",
+         "num_heads", config.num_heads, "num_kv_heads", config.num_kv_heads);
   if (config.head_dim == 0) {
-    require(config.model_dim % config.num_heads == 0,
-            "model_dim must be divisible by num_heads, or head_dim given", "model_dim",
-            config.model_dim, "num_heads", config.num_heads);
+    expect(config.model_dim % config.num_heads == 0,
+           "model_dim must be divisible by num_heads, or head_dim given", "model_dim",
+           config.model_dim, "num_heads", config.num_heads);
     config.head_dim = config.model_dim / config.num_heads;
   }
   if (config.value_dim == 0) config.value_dim = config.head_dim;

@@ -41,11 +41,11 @@ void check_linear(CallShapes& call, const TensorRef& x, const LinearWeights<T>& 
   add_coefficients(call, "bias", weights.bias, weights.weight.length());
   if (out != nullptr) call.add_output("out", *out);
   const Shape4& w = weights.weight.shape();
-  call.require(x.shape.heads == 1, "x must be [batch, 1, length, in]");
-  call.require(w == Shape4{1, 1, w.length, x.shape.dim}, "weight must be [1, 1, out, dim of x]");
+  call.expect(x.shape.heads == 1, "x must be [batch, 1, length, in]");
+  call.expect(w == Shape4{1, 1, w.length, x.shape.dim}, "weight must be [1, 1, out, dim of x]");
   require_count(call, "bias", weights.bias, "a row of weight", w.length);
-  call.require(out == nullptr || out->shape == Shape4{x.shape.batch, 1, x.shape.length, w.length},
-               "out must be [batch of x, 1, length of x, length of weight]");
+  call.expect(out == nullptr || out->shape == Shape4{x.shape.batch, 1, x.shape.length, w.length},
+              "out must be [batch of x, 1, length of x, length of weight]");
   AttentionOptions rules;
   rules.instruction_set = options.instruction_set;
   check_options<double>(call, rules);

@@ -93,40 +93,39 @@ inline double rotary_attention_factor(const RotaryScaling& scaling) {
 
 inline void check_rotary(Index head_dim, Index rotary_dim, double base,
                          const RotaryScaling& scaling) {
-  const auto require = [](bool holds, const std::string& rule) {
+  const auto expect = [](bool holds, const std::string& rule) {
     if (!holds) raise_option_error("RotaryEmbedding: " + rule);
   };
-  require(rotary_dim > 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim,
-          "rotary_dim must be even, more than 0 and at most head_dim, got rotary_dim " +
-              std::to_string(rotary_dim) + ", head_dim " + std::to_string(head_dim));
-  require(is_finite(base) && base > 0, "base must be finite and more than 0, got " + general(base));
+  expect(rotary_dim > 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim,
+         "rotary_dim must be even, more than 0 and at most head_dim, got rotary_dim " +
+             std::to_string(rotary_dim) + ", head_dim " + std::to_string(head_dim));
+  expect(is_finite(base) && base > 0, "base must be finite and more than 0, got " + general(base));
   using Kind = RotaryScaling::Kind;
   if (scaling.kind == Kind::none) return;
-  require(is_finite(scaling.factor) && scaling.factor > 0,
-          "the factor of a scaling must be finite and more than 0, got " + general(scaling.factor));
+  expect(is_finite(scaling.factor) && scaling.factor > 0,
+         "the factor of a scaling must be finite and more than 0, got " + general(scaling.factor));
   if (scaling.kind == Kind::linear) return;
-  require(scaling.original_length > 0,
-          "the original_length of a scaling must be more than 0, got " +
-              std::to_string(scaling.original_length));
+  expect(scaling.original_length > 0, "the original_length of a scaling must be more than 0, got " +
+                                          std::to_string(scaling.original_length));
   if (scaling.kind == Kind::dynamic_ntk) {
-    require(scaling.length > 0,
-            "the length of a scaling must be more than 0, got " + std::to_string(scaling.length));
+    expect(scaling.length > 0,
+           "the length of a scaling must be more than 0, got " + std::to_string(scaling.length));
   }
   if (scaling.kind == Kind::yarn) {
-    require(base > 1, "yarn needs a base of more than 1, got " + general(base));
-    require(is_finite(scaling.beta_fast) && is_finite(scaling.beta_slow) && scaling.beta_slow > 0 &&
-                scaling.beta_fast >= scaling.beta_slow,
-            "yarn needs beta_fast >= beta_slow > 0, got " + general(scaling.beta_fast) + " and " +
-                general(scaling.beta_slow));
-    require(!scaling.attention_factor || is_finite(*scaling.attention_factor),
-            "attention_factor must be finite");
+    expect(base > 1, "yarn needs a base of more than 1, got " + general(base));
+    expect(is_finite(scaling.beta_fast) && is_finite(scaling.beta_slow) && scaling.beta_slow > 0 &&
+               scaling.beta_fast >= scaling.beta_slow,
+           "yarn needs beta_fast >= beta_slow > 0, got " + general(scaling.beta_fast) + " and " +
+               general(scaling.beta_slow));
+    expect(!scaling.attention_factor || is_finite(*scaling.attention_factor),
+           "attention_factor must be finite");
   }
   if (scaling.kind == Kind::llama3) {
-    require(is_finite(scaling.low_frequency_factor) && is_finite(scaling.high_frequency_factor) &&
-                scaling.high_frequency_factor > scaling.low_frequency_factor,
-            "llama3 needs high_frequency_factor > low_frequency_factor, got " +
-                general(scaling.high_frequency_factor) + " and " +
-                general(scaling.low_frequency_factor));
+    expect(is_finite(scaling.low_frequency_factor) && is_finite(scaling.high_frequency_factor) &&
+               scaling.high_frequency_factor > scaling.low_frequency_factor,
+           "llama3 needs high_frequency_factor > low_frequency_factor, got " +
+               general(scaling.high_frequency_factor) + " and " +
+               general(scaling.low_frequency_factor));
   }
 }
 

@@ -160,8 +160,8 @@ RotaryTable copy_rotary_table(Index head_dim, const Tensor4<T>& cosines, const T
   CallShapes call("RotaryEmbedding::from_tables");
   call.add_input("cosines", TensorRef(cosines));
   call.add_input("sines", TensorRef(sines));
-  call.require(cosines.shape() == sines.shape() && cosines.batch() == 1 && cosines.heads() == 1,
-               "cosines and sines must be [1, 1, positions, rotary_dim / 2] both");
+  call.expect(cosines.shape() == sines.shape() && cosines.batch() == 1 && cosines.heads() == 1,
+              "cosines and sines must be [1, 1, positions, rotary_dim / 2] both");
   if (cosines.dim() < 1 || 2 * cosines.dim() > head_dim) {
     call.raise_shape("cosines and sines must have between 1 and head_dim / 2 columns, head_dim " +
                      std::to_string(head_dim));
@@ -223,20 +223,20 @@ void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, co
            [&](Index b, Index i) { return first_position[b] + i; });
 }
 
-template <class T, class I>
+template <class T, class Number>
 void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, const Tensor4<T>& x,
-                  const Tensor4<I>& positions, Executor* executor) {
-  static_assert(std::is_same_v<std::remove_const_t<I>, std::int32_t> ||
-                    std::is_same_v<std::remove_const_t<I>, std::int64_t> ||
-                    std::is_same_v<std::remove_const_t<I>, Index>,
+                  const Tensor4<Number>& positions, Executor* executor) {
+  static_assert(std::is_same_v<std::remove_const_t<Number>, std::int32_t> ||
+                    std::is_same_v<std::remove_const_t<Number>, std::int64_t> ||
+                    std::is_same_v<std::remove_const_t<Number>, Index>,
                 "attn: the positions of RotaryEmbedding::apply are std::int32_t or std::int64_t");
   CallShapes call("RotaryEmbedding::apply");
   call.add_output("x", TensorRef(x));
   call.add_input("positions", TensorRef(positions));
-  call.require((positions.batch() == x.batch() || positions.batch() == 1) &&
-                   positions.heads() == 1 && positions.length() == x.length() &&
-                   positions.dim() == 1,
-               "positions must be [batch of x or 1, 1, length of x, 1]");
+  call.expect((positions.batch() == x.batch() || positions.batch() == 1) &&
+                  positions.heads() == 1 && positions.length() == x.length() &&
+                  positions.dim() == 1,
+              "positions must be [batch of x or 1, 1, length of x, 1]");
   turn_all(call, table, interleaved, x, head_dim, executor, [&](Index b, Index i) {
     return static_cast<Index>(positions(positions.batch() == 1 ? 0 : b, 0, i, 0));
   });

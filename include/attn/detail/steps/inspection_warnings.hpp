@@ -63,25 +63,25 @@ struct MaskTensor {
                       widening(InstructionSet::generic));
     return role == Role::bias ? value : value != 0;
   }
-  /// Whether all entries that belong to the inspected head satisfy test(value, query, key).
+  /// Whether all entries that belong to the inspected head satisfy holds(value, query, key).
   template <class Test>
-  bool all_of_head(const Test& test) const {
+  bool all_of_head(const Test& holds) const {
     for (Index i = 0; i < scores.length; ++i) {
       for (Index j = 0; j < scores.dim; ++j) {
-        if (!test((*this)(batch, head, i, j), i, j)) return false;
+        if (!holds((*this)(batch, head, i, j), i, j)) return false;
       }
     }
     return true;
   }
   /// The same of all its own entries.
   template <class Test>
-  bool all(const Test& test) const {
+  bool all(const Test& holds) const {
     const Shape4& s = view.shape;
     for (Index b = 0; b < s.batch; ++b) {
       for (Index h = 0; h < s.heads; ++h) {
         for (Index i = 0; i < s.length; ++i) {
           for (Index j = 0; j < s.dim; ++j) {
-            if (!test((*this)(b, h, i, j))) return false;
+            if (!holds((*this)(b, h, i, j))) return false;
           }
         }
       }

@@ -223,13 +223,14 @@ class HeatmapSvg {
 };
 
 inline void check_heatmap(Index rows, Index columns, const HeatmapOptions& options) {
-  const auto check = [](const char* name, const std::vector<std::string>& labels, Index count) {
+  const auto expect_labels = [](const char* name, const std::vector<std::string>& labels,
+                                Index count) {
     if (labels.empty() || static_cast<Index>(labels.size()) == count) return;
     raise_shape_error(std::string("heatmap_svg: ") + name + " must hold one label each of " +
                       std::to_string(count) + ", got " + std::to_string(labels.size()));
   };
-  check("query_labels", options.query_labels, rows);
-  check("key_labels", options.key_labels, columns);
+  expect_labels("query_labels", options.query_labels, rows);
+  expect_labels("key_labels", options.key_labels, columns);
   if (!is_finite(options.max_weight) || options.max_weight < 0) {
     raise_option_error("heatmap_svg: max_weight must be finite and 0 (the largest) or more, got " +
                        general(options.max_weight));
