@@ -76,7 +76,8 @@ constexpr Stride4 contiguous_strides(const Shape4& shape) {
   return {multiply_unchecked(shape.heads, head), head, shape.dim, 1};
 }
 
-/// Memory for `count` zeros; null for none. GCC would warn of it where it is inlined behind a check.
+/// Memory for `count` zeros; null for none. GCC would warn of it where it is inlined behind a
+/// check.
 template <class T>
 ATTN_NEVER_INLINE T* new_zeros(Index count, std::align_val_t alignment) {
   const std::size_t size = static_cast<std::size_t>(count);
