@@ -1,5 +1,5 @@
-// attn/detail/kernels/functions.inl - exp and tanh. A part of kernels.inl, which says how it is
-// compiled.
+// attn/detail/kernels/functions.inl - exp, tanh, and the maximum of a softmax. A part of
+// kernels.inl, which says how it is compiled.
 
 namespace attn {
 namespace detail {
@@ -95,6 +95,33 @@ ATTN_SIMD_INLINE Vec tanh_of(Vec x) {
   const auto is_small = less(magnitude, broadcast(A(0.625)));
   const Vec for_small = tanh_small(as_float(as_bits(x) & is_small), A());
   return select(is_small, for_small, for_large);
+}
+
+/// How far a maximum may grow before sums and outputs are rescaled: e^kStale = 2^8.
+template <class A>
+constexpr A kStale = A(5.545177444479562);
+
+/// What to subtract from the scores of rows: their max, or 0 where no key has been seen.
+template <class A, class Vec = typename Simd<A>::Vec>
+ATTN_SIMD_INLINE Vec shift_of(Vec max) {
+  using S = Simd<A>;
+  const auto is_empty = equal(as_bits(max), S::kMinusInfinity - typename S::IntVec{});
+  return as_float(as_bits(max) & ~is_empty);
+}
+
+/// The first half of a softmax step: given the tile's maximum, moves `max` where it has grown by
+/// more than kStale, and returns the factor for what was summed before (exactly 1 elsewhere).
+/// `shift` is what to subtract from the scores then.
+template <class A, class Vec = typename Simd<A>::Vec>
+ATTN_SIMD_INLINE Vec advance_max(Vec top, Vec& max, Vec& shift) {
+  const auto grew = less(max + broadcast(kStale<A>), top);
+  // Lanes that do not move compute 0 - 0, not -infinity - -infinity, which would be invalid.
+  const Vec from = as_float(as_bits(max) & grew);
+  const Vec to = as_float(as_bits(top) & grew);
+  const Vec correction = exp_below<A>(from - to);
+  max = select(grew, top, max);
+  shift = shift_of<A>(max);
+  return correction;
 }
 
 }  // namespace ATTN_SIMD_NAMESPACE

@@ -108,33 +108,6 @@ void row_scores(RowPointers keys, Index num_keys, Index dim, const A* queries, I
 #undef ATTN_CALL
 }
 
-/// How far a maximum may grow before sums and outputs are rescaled: e^kStale = 2^8.
-template <class A>
-constexpr A kStale = A(5.545177444479562);
-
-/// What to subtract from the scores of rows: their max, or 0 where no key has been seen.
-template <class A, class Vec = typename Simd<A>::Vec>
-ATTN_SIMD_INLINE Vec shift_of(Vec max) {
-  using S = Simd<A>;
-  const auto is_empty = equal(as_bits(max), S::kMinusInfinity - typename S::IntVec{});
-  return as_float(as_bits(max) & ~is_empty);
-}
-
-/// The first half of a softmax step: given the tile's maximum, moves `max` where it has grown by
-/// more than kStale, and returns the factor for what was summed before (exactly 1 elsewhere).
-/// `shift` is what to subtract from the scores then.
-template <class A, class Vec = typename Simd<A>::Vec>
-ATTN_SIMD_INLINE Vec advance_max(Vec top, Vec& max, Vec& shift) {
-  const auto grew = less(max + broadcast(kStale<A>), top);
-  // Lanes that do not move compute 0 - 0, not -infinity - -infinity, which would be invalid.
-  const Vec from = as_float(as_bits(max) & grew);
-  const Vec to = as_float(as_bits(top) & grew);
-  const Vec correction = exp_below<A>(from - to);
-  max = select(grew, top, max);
-  shift = shift_of<A>(max);
-  return correction;
-}
-
 /// advance_max for vectors of rows whose tops are in `correction`, which becomes the factors.
 /// Returns whether any of them differs from 1. Not inlined: once a copy is enough.
 template <class A>
