@@ -118,10 +118,10 @@ inline void check_inputs(const CallShapes& call, const Shape4& q, const Shape4& 
 enum class Purpose { call, sizing };
 
 /// Checks the mask and the options that depend on shapes; returns the position of query 0.
-template <class M>
-PerBatch resolve_offset(CallShapes& call, const TensorRef& q, const KeyValueSource& source,
-                        const PerBatch* past, const M& mask, const AttentionOptions& options,
-                        double largest, Purpose purpose = Purpose::call) {
+inline PerBatch resolve_offset(CallShapes& call, const TensorRef& q, const KeyValueSource& source,
+                               const PerBatch* past, const MaskDeclaration& mask,
+                               const AttentionOptions& options, double largest,
+                               Purpose purpose = Purpose::call) {
   MaskChecker checker(call, Shape4{q.shape.batch, q.shape.heads, q.shape.length, source.length},
                       largest);
   if (past != nullptr) checker.set_past(*past);
@@ -147,15 +147,15 @@ void require_countable(const CallShapes& shapes, const AttentionCall<A>& call) {
 }
 
 /// The work of a call whose inputs have been checked. `out` and `extra` may be null (for sizing).
-template <class A, class M>
+template <class A>
 AttentionCall<A> describe_call(CallShapes& shapes, const TensorRef& q, const KeyValueSource& source,
-                               const PerBatch* past, const TensorRef& out, const M& mask,
+                               const PerBatch* past, const TensorRef& out, const MaskOf<A>& mask,
                                const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   const double largest = static_cast<double>((std::numeric_limits<A>::max)());
   check_options<A>(shapes, options);
   const PerBatch offset = resolve_offset(shapes, q, source, past, mask, options, largest);
 
-  AttentionCall<A> call{MaskStage<A>(mask)};
+  AttentionCall<A> call(mask.stage());
   call.q = q;
   call.source = source;
   call.outputs.out = out;

@@ -93,11 +93,11 @@ void add_and_normalize(const Tensor4<T>& out, const Tensor4<const T>& residual,
   });
 }
 
-template <class T, class M>
+template <class T>
 void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
-               const LayerInputs<T>& inputs, const Tensor4<T>& out, const M& mask,
-               AttentionOptions options, const AttentionOutputs<AccumulationType<T>>& extra,
-               bool is_training) {
+               const LayerInputs<T>& inputs, const Tensor4<T>& out,
+               const ErasedMask<AccumulationType<T>>& mask, AttentionOptions options,
+               const AttentionOutputs<AccumulationType<T>>& extra, bool is_training) {
   LayerPass<T> pass("AttentionBlock::forward", layer, inputs);
   pass.set_outputs({out, extra, options.workspace});
   const Index dim = layer.config.model_dim;

@@ -27,10 +27,11 @@ namespace detail {
 inline namespace ATTN_BUILD {
 
 /// A whole forward pass of a layer of class `name`.
-template <class T, class M>
+template <class T>
 void run_layer(const char* name, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
-               const Tensor4<T>& out, const M& mask, const AttentionOptions& options,
-               const AttentionOutputs<AccumulationType<T>>& extra, const RotaryEmbedding* rotary) {
+               const Tensor4<T>& out, const ErasedMask<AccumulationType<T>>& mask,
+               const AttentionOptions& options, const AttentionOutputs<AccumulationType<T>>& extra,
+               const RotaryEmbedding* rotary) {
   LayerPass<T> pass({name, "forward"}, layer, inputs);
   pass.set_outputs({out, extra, options.workspace});
   pass.prepare(mask, options);
@@ -42,9 +43,10 @@ void run_layer(const char* name, const LayerWeights<T>& layer, const LayerInputs
   pass.project_output();
 }
 
-template <class T, class M>
+template <class T>
 std::size_t layer_workspace_bytes(const char* name, const LayerWeights<T>& layer,
-                                  const LayerInputs<T>& inputs, const M& mask,
+                                  const LayerInputs<T>& inputs,
+                                  const ErasedMask<AccumulationType<T>>& mask,
                                   const AttentionOptions& options) {
   LayerPass<T> pass({name, "workspace_bytes"}, layer, inputs);
   pass.prepare(mask, options);

@@ -75,13 +75,13 @@ class LayerPass {
   const CallShapes& shapes() const { return shapes_; }
 
   /// Checks the mask and the options, and describes the work. The mask outlives the pass.
-  template <class M>
-  void prepare(const M& mask, const AttentionOptions& options) {
+  void prepare(const ErasedMask<A>& mask, const AttentionOptions& options) {
     describe(KeyValueSource(TensorRef(keys()), TensorRef(values())), nullptr, mask, options);
   }
   /// The same, reading the keys of a cache as it is after the pass has appended to it.
-  template <class Cache, class M>
-  void prepare_cached(const Cache& cache, const M& mask, const AttentionOptions& options) {
+  template <class Cache>
+  void prepare_cached(const Cache& cache, const ErasedMask<A>& mask,
+                      const AttentionOptions& options) {
     const Index appended = inputs_.key.length();
     const KeyValueSource source = after_append(cache.source(), appended);
     is_cached_ = true;
@@ -150,8 +150,7 @@ class LayerPass {
     return heads_of(2, inputs_.value, layer_.config.num_kv_heads, layer_.config.value_dim);
   }
   /// Reads the keys of a cache that has been appended to.
-  template <class M>
-  void read_from(const KeyValueSource& source, const M& mask) {
+  void read_from(const KeyValueSource& source, const ErasedMask<A>& mask) {
     const TensorRef q = call_->q, heads = call_->outputs.out;
     const PerBatch past = source.end - q.shape.length;
     call_.emplace(
@@ -176,8 +175,7 @@ class LayerPass {
     T *queries, *keys, *values, *heads;
   };
 
-  template <class M>
-  void describe(const KeyValueSource& source, const PerBatch* past, const M& mask,
+  void describe(const KeyValueSource& source, const PerBatch* past, const ErasedMask<A>& mask,
                 const AttentionOptions& options) {
     executor_.emplace(options.executor);
     options_ = options;

@@ -47,9 +47,9 @@ void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
 }
 
 /// Checks and runs attention of q over `source`. `past`: where a cache says its queries stand.
-template <class A, class M>
+template <class A>
 void attend(const char* function, const TensorRef& q, const KeyValueSource& source,
-            const PerBatch* past, const TensorRef& out, const M& mask,
+            const PerBatch* past, const TensorRef& out, const MaskOf<A>& mask,
             const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   CallShapes shapes(function);
   add_inputs(shapes, q, source);
@@ -93,9 +93,9 @@ std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const Key
   return most;
 }
 
-template <class M>
-std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyValueSource& source,
-                            const PerBatch* past, const M& mask, const AttentionOptions& options) {
+inline std::size_t workspace_bytes(const char* function, const TensorRef& q,
+                                   const KeyValueSource& source, const PerBatch* past,
+                                   const MaskDeclaration& mask, const AttentionOptions& options) {
   CallShapes shapes(function);
   add_inputs(shapes, q, source);
   check_inputs(shapes, q.shape, source.key_shape, source.value_shape);

@@ -98,9 +98,10 @@ void inspect_scores(const CallShapes& shapes, const AttentionCall<A>& call, Insp
 }
 
 /// Fills `result` with all that one query head of one batch does.
-template <class A, class Inspection, class M>
+template <class A, class Inspection>
 void inspect_head(const TensorRef& q, const TensorRef& k, const TensorRef& v, Index batch,
-                  Index head, const M& mask, const AttentionOptions& options, Inspection& result) {
+                  Index head, const ErasedMask<A>& mask, const AttentionOptions& options,
+                  Inspection& result) {
   CallShapes shapes("inspect_attention");
   const KeyValueSource source(k, v);
   add_inputs(shapes, q, source);

@@ -63,9 +63,9 @@ struct RaggedCall {
 };
 
 /// The attention of one sequence, checked.
-template <class A, class M>
+template <class A>
 AttentionCall<A> describe_sequence(const CallShapes& shapes, const RaggedCall& ragged, Index s,
-                                   const M& mask, const AttentionOptions& options,
+                                   const MaskOf<A>& mask, const AttentionOptions& options,
                                    const AttentionOutputs<A>& extra) {
   const Index first = ragged.query_starts[s], count = ragged.query_length(s);
   const Index batch = ragged.sequences();
@@ -149,8 +149,8 @@ struct RaggedPlan {
   }
 };
 
-template <class A, class M>
-RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall& ragged, const M& mask,
+template <class A>
+RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall& ragged, const MaskOf<A>& mask,
                        const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   RaggedPlan plan(options.executor, ragged.sequences());
   double work = 0;
@@ -172,8 +172,8 @@ RaggedPlan plan_ragged(const CallShapes& shapes, const RaggedCall& ragged, const
 }
 
 /// Checks and runs a ragged call.
-template <class A, class M>
-void attend_ragged(CallShapes& shapes, const RaggedCall& ragged, const M& mask,
+template <class A>
+void attend_ragged(CallShapes& shapes, const RaggedCall& ragged, const MaskOf<A>& mask,
                    const AttentionOptions& options, const AttentionOutputs<A>& extra) {
   check_ragged(shapes, ragged);
   if (extra.weights.data() != nullptr || extra.weights.shape() != Shape4{}) {
@@ -225,9 +225,8 @@ std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall& ragged,
   return (std::max)(shared, single * static_cast<std::size_t>(plan.workers));
 }
 
-template <class M>
-std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall& ragged, const M& mask,
-                         const AttentionOptions& options) {
+inline std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall& ragged,
+                                const MaskDeclaration& mask, const AttentionOptions& options) {
   check_ragged(shapes, ragged);
   check_options<double>(shapes, options);
   for (Index s = 0; s < ragged.sequences(); ++s) {
