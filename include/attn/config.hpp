@@ -129,7 +129,7 @@ class Span {
   using Value = std::remove_const_t<T>;
 
  public:
-  constexpr Span() = default;
+  ATTN_ALWAYS_INLINE constexpr Span() = default;
   ATTN_ALWAYS_INLINE constexpr Span(T* data, Index size) : data_(data), size_(size) {}
 
   template <std::size_t N>

@@ -176,16 +176,16 @@ struct AttentionResult {
   Tensor4Buffer<A> weights;      ///< [B, Hq, Sq, Sk]
   Tensor4Buffer<A> log_sum_exp;  ///< [B, Hq, Sq, 1]
 
-  AttentionResult() = default;
+  ATTN_ALWAYS_INLINE AttentionResult() = default;
   ATTN_ALWAYS_INLINE AttentionResult(Tensor4Buffer<T> out, Tensor4Buffer<A> all_weights = {},
                                      Tensor4Buffer<A> sums = {})
       : output(std::move(out)), weights(std::move(all_weights)), log_sum_exp(std::move(sums)) {}
-  AttentionResult(const AttentionResult&) = default;
-  AttentionResult(AttentionResult&&) noexcept = default;
+  ATTN_ALWAYS_INLINE AttentionResult(const AttentionResult&) = default;
+  ATTN_ALWAYS_INLINE AttentionResult(AttentionResult&&) noexcept = default;
   ATTN_ALWAYS_INLINE AttentionResult& operator=(const AttentionResult& other) {
     return *this = AttentionResult(other);
   }
-  AttentionResult& operator=(AttentionResult&&) noexcept = default;
+  ATTN_ALWAYS_INLINE AttentionResult& operator=(AttentionResult&&) noexcept = default;
 };
 
 }  // namespace attn

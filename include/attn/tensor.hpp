@@ -76,6 +76,11 @@ constexpr Stride4 contiguous_strides(const Shape4& shape) {
   return {multiply_unchecked(shape.heads, head), head, shape.dim, 1};
 }
 
+template <class T>
+ATTN_NEVER_INLINE void copy_numbers(const T* from, Index count, T* to) {
+  for (Index i = 0; i < count; ++i) to[i] = from[i];
+}
+
 /// Memory for `count` zeros; null for none. GCC would warn of it where it is inlined behind a
 /// check.
 template <class T>
@@ -103,7 +108,7 @@ class Tensor4 {
   using MatrixMap = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>,
                                Eigen::Unaligned, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
-  constexpr Tensor4() = default;
+  ATTN_ALWAYS_INLINE constexpr Tensor4() = default;
   /// Contiguous in the order batch, heads, length, dim.
   ATTN_ALWAYS_INLINE constexpr Tensor4(T* data, Shape4 shape)
       : Tensor4(data, shape, detail::contiguous_strides(shape)) {}
@@ -301,7 +306,7 @@ class Tensor4Buffer {
  public:
   using Element = T;
 
-  Tensor4Buffer() = default;
+  ATTN_ALWAYS_INLINE Tensor4Buffer() = default;
   ATTN_ALWAYS_INLINE explicit Tensor4Buffer(Shape4 shape) : shape_(shape) {
     if (!detail::is_possible(shape, sizeof(T))) {
       detail::raise_shape_error("Tensor4Buffer: negative or too large: " +
@@ -311,8 +316,7 @@ class Tensor4Buffer {
   }
   ATTN_ALWAYS_INLINE Tensor4Buffer(const Tensor4Buffer& other) : shape_(other.shape_) {
     allocate();
-    const Index size = shape_.size();
-    for (Index i = 0; i < size; ++i) data_[i] = other.data_[i];
+    detail::copy_numbers(other.data_, shape_.size(), data_);
   }
   ATTN_ALWAYS_INLINE Tensor4Buffer(Tensor4Buffer&& other) noexcept { swap(other); }
   ATTN_ALWAYS_INLINE Tensor4Buffer& operator=(const Tensor4Buffer& other) {

@@ -25,7 +25,7 @@ using attn::Shape4;
 template <class T>
 using Buffer = attn::Tensor4Buffer<T>;
 
-void require(bool holds, const char* what) {
+[[maybe_unused]] void require(bool holds, const char* what) {
   if (holds) return;
   std::printf("%s: %s\n", ATTN_TEXT(ATTN_FLAGS_NAME), what);
   std::exit(1);
@@ -274,7 +274,7 @@ float from_bits(std::uint32_t bits) {
   return value;
 }
 /// 0 finite, 1 infinite, 2 NaN.
-int kind_of(float value) {
+[[maybe_unused]] int kind_of(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   bits &= 0x7FFFFFFFu;

@@ -30,7 +30,7 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   friend Base;
 
  public:
-  KeyValueCache() = default;
+  ATTN_ALWAYS_INLINE KeyValueCache() = default;
   /// Owns its memory: of the shape's batch, num_kv_heads, head_dim, value_dim and capacity. Throws
   /// ShapeError unless those are given alone, 0 or more, and small enough.
   ATTN_ALWAYS_INLINE explicit KeyValueCache(const CacheShape& shape)
@@ -45,7 +45,8 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   ATTN_ALWAYS_INLINE KeyValueCache(Tensor4<T> keys, Tensor4<T> values)
       : Base(checked_batch(keys, values)), borrowed_keys_(keys), borrowed_values_(values) {}
 
-  KeyValueCache(const KeyValueCache&) = default;
+  ATTN_ALWAYS_INLINE KeyValueCache(const KeyValueCache&) = default;
+  ATTN_ALWAYS_INLINE ~KeyValueCache() = default;
   ATTN_ALWAYS_INLINE KeyValueCache(KeyValueCache&& other) noexcept { swap(other); }
   /// Where it throws std::bad_alloc, nothing has changed.
   ATTN_ALWAYS_INLINE KeyValueCache& operator=(const KeyValueCache& other) {

@@ -38,7 +38,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   friend Base;
 
  public:
-  PagedKeyValueCache() = default;
+  ATTN_ALWAYS_INLINE PagedKeyValueCache() = default;
   /// Of the shape's batch, num_kv_heads, head_dim, value_dim, num_pages, page_length and, if there
   /// is one, capacity. Throws ShapeError unless those are given alone, page_length 1 or more, the
   /// others 0 or more, and small enough. Appending never allocates.
@@ -52,7 +52,8 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
                                         Index num_kv_heads, Index head_dim)
       : PagedKeyValueCache(num_pages, page_length, batch, num_kv_heads, head_dim, head_dim) {}
 
-  PagedKeyValueCache(const PagedKeyValueCache&) = default;
+  ATTN_ALWAYS_INLINE PagedKeyValueCache(const PagedKeyValueCache&) = default;
+  ATTN_ALWAYS_INLINE ~PagedKeyValueCache() = default;
   ATTN_ALWAYS_INLINE PagedKeyValueCache(PagedKeyValueCache&& other) noexcept { swap(other); }
   /// Where it throws std::bad_alloc, nothing has changed.
   ATTN_ALWAYS_INLINE PagedKeyValueCache& operator=(const PagedKeyValueCache& other) {

@@ -41,7 +41,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   friend Base;
 
  public:
-  RollingKeyValueCache() = default;
+  ATTN_ALWAYS_INLINE RollingKeyValueCache() = default;
   /// Of the shape's batch, num_kv_heads, head_dim, value_dim, window and longest_append. Throws
   /// ShapeError unless those are given alone, window and longest_append 1 or more, the others 0 or
   /// more, and small enough.
@@ -55,7 +55,8 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
                                           Index head_dim)
       : RollingKeyValueCache(batch, num_kv_heads, window, head_dim, head_dim) {}
 
-  RollingKeyValueCache(const RollingKeyValueCache&) = default;
+  ATTN_ALWAYS_INLINE RollingKeyValueCache(const RollingKeyValueCache&) = default;
+  ATTN_ALWAYS_INLINE ~RollingKeyValueCache() = default;
   ATTN_ALWAYS_INLINE RollingKeyValueCache(RollingKeyValueCache&& other) noexcept { swap(other); }
   /// Where it throws std::bad_alloc, nothing has changed.
   ATTN_ALWAYS_INLINE RollingKeyValueCache& operator=(const RollingKeyValueCache& other) {

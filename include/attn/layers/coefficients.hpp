@@ -21,7 +21,7 @@ class Coefficients {
   static constexpr bool is_span_v = std::is_convertible_v<S, Span<const T>>;
 
  public:
-  constexpr Coefficients() = default;
+  ATTN_ALWAYS_INLINE constexpr Coefficients() = default;
   ATTN_ALWAYS_INLINE constexpr Coefficients(std::nullptr_t) {}
   // A template, so that arrays do not decay to it.
   template <class P,

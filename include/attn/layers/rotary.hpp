@@ -56,13 +56,13 @@ class RotaryEmbedding {
     return {head_dim, pairing, detail::copy_rotary_table(head_dim, cosines, sines)};
   }
 
-  RotaryEmbedding(const RotaryEmbedding&) = default;
-  RotaryEmbedding(RotaryEmbedding&&) noexcept = default;
+  ATTN_ALWAYS_INLINE RotaryEmbedding(const RotaryEmbedding&) = default;
+  ATTN_ALWAYS_INLINE RotaryEmbedding(RotaryEmbedding&&) noexcept = default;
   /// Where it throws std::bad_alloc, nothing has changed.
   ATTN_ALWAYS_INLINE RotaryEmbedding& operator=(const RotaryEmbedding& other) {
     return *this = RotaryEmbedding(other);
   }
-  RotaryEmbedding& operator=(RotaryEmbedding&&) noexcept = default;
+  ATTN_ALWAYS_INLINE RotaryEmbedding& operator=(RotaryEmbedding&&) noexcept = default;
 
   ATTN_ALWAYS_INLINE Index head_dim() const { return head_dim_; }
   ATTN_ALWAYS_INLINE Index rotary_dim() const { return 2 * table_.pairs; }

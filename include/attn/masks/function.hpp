@@ -53,7 +53,7 @@ void subtract_distances(const ScoreTile<A>& tile, Span<const double> slopes, boo
 /// score - slope(head) * |p - key| for the query at position p.
 class AlibiMask : public Mask {
  public:
-  AlibiMask() = default;
+  ATTN_ALWAYS_INLINE AlibiMask() = default;
   ATTN_ALWAYS_INLINE explicit AlibiMask(Span<const double> slopes)
       : slopes_(slopes), uses_default_(false) {}
 

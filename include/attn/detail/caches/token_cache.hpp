@@ -189,7 +189,7 @@ class TokenCache {
   }
 
  protected:
-  TokenCache() = default;
+  ATTN_ALWAYS_INLINE TokenCache() = default;
   ATTN_ALWAYS_INLINE explicit TokenCache(Index batch) : lengths_(static_cast<std::size_t>(batch)) {}
 
   ATTN_ALWAYS_INLINE void swap(TokenCache& other) noexcept { lengths_.swap(other.lengths_); }

@@ -27,19 +27,20 @@
 #include <arm_neon.h>
 #endif
 
-// Under -ffast-math the copies are other functions: a file compiled so must not lend its kernels to
-// the others through the linker. Nor must one that was not optimised, as slow as they are there.
-#if defined(ATTN_COMPILED)
-#define ATTN_SIMD_COPY(name) name##_compiled
-#elif ATTN_IS_FAST_MATH && !defined(__OPTIMIZE__)
-#define ATTN_SIMD_COPY(name) name##_fast_math_unoptimised
-#elif ATTN_IS_FAST_MATH
-#define ATTN_SIMD_COPY(name) name##_fast_math
-#elif !defined(__OPTIMIZE__)
-#define ATTN_SIMD_COPY(name) name##_unoptimised
+// Under -ffast-math the copies are other functions, each compiler's its own: a file compiled so
+// must not lend its kernels to the others through the linker. Nor must one that was not optimised,
+// as slow as they are there, nor anyone to the compiled library.
+#if ATTN_IS_FAST_MATH
+#define ATTN_SIMD_MATH _fast_math
+#define ATTN_SIMD_COMPILER ATTN_BUILD_SUMS
 #else
-#define ATTN_SIMD_COPY(name) name
+#define ATTN_SIMD_MATH
+#define ATTN_SIMD_COMPILER
 #endif
+#define ATTN_SIMD_JOIN_NAMES(a, b, c, d) a##b##c##d
+#define ATTN_SIMD_JOIN(a, b, c, d) ATTN_SIMD_JOIN_NAMES(a, b, c, d)
+#define ATTN_SIMD_COPY(name) \
+  ATTN_SIMD_JOIN(name, ATTN_SIMD_MATH, ATTN_SIMD_COMPILER, ATTN_BUILD_EFFORT)
 
 // Always inlined: a vector never crosses a call. `inline` alone would leave that to -O0's mercy.
 #define ATTN_SIMD_INLINE inline __attribute__((always_inline))

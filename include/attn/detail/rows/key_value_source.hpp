@@ -26,7 +26,7 @@ struct KeyValueSource {
   /// The most keys that a sequence can ever have stored at a time: what sizes a workspace.
   Index capacity = 0;
 
-  KeyValueSource() = default;
+  ATTN_ALWAYS_INLINE KeyValueSource() = default;
   /// Whole tensors.
   ATTN_ALWAYS_INLINE KeyValueSource(const TensorRef& k, const TensorRef& v)
       : keys(k),

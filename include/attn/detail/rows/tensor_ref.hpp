@@ -27,7 +27,7 @@ struct TensorRef {
   Shape4 shape;
   Stride4 stride;
 
-  TensorRef() = default;
+  ATTN_ALWAYS_INLINE TensorRef() = default;
   template <class T>
   ATTN_ALWAYS_INLINE explicit TensorRef(const Tensor4<T>& view)
       : data(view.data()),
