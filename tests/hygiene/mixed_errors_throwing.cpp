@@ -6,6 +6,8 @@
 #include "hygiene/errors.hpp"
 
 int run_aborting();
+/// Made in the other file.
+attn::AnyMask aborting_mask(attn::Index length);
 
 namespace {
 
@@ -35,10 +37,30 @@ bool rethrows() {
   return false;
 }
 
+// A mask of the other file raises as the call's file does.
+bool catches_for_mask() {
+  const attn::AnyMask fits = aborting_mask(5), too_long = aborting_mask(6);
+  const auto attend = [](const attn::AnyMask& mask) {
+    attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
+                                       floats({1, 2, 5, 6}), floats({1, 2, 3, 6}), mask);
+  };
+  attend(fits);
+  try {
+    attend(too_long);
+  } catch (const attn::OptionError&) {
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int main() {
   int failed = 0;
+  if (!catches_for_mask()) {
+    std::fprintf(stderr, "not thrown: a mask of a file without exceptions\n");
+    ++failed;
+  }
   for (const Failure& failure : kFailures) {
     if (!catches(failure)) {
       std::fprintf(stderr, "not thrown: %s\n", failure.name);
