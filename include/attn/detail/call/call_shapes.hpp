@@ -7,6 +7,7 @@
 #endif
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 
 #include "attn/config.hpp"
