@@ -53,7 +53,7 @@ Answer answer(const Cache& cache) {
   for (const Index length : cache.lengths()) all.push_back(static_cast<double>(length));
   if (cache.batch() == 0) return all;
   const auto q = numbers({cache.batch(), kHeads, 1, kKeyDim}, 1);
-  add(scaled_dot_product_attention(q.view(), cache, causal()).output.view(), all);
+  add(scaled_dot_product_attention(q.view(), cache, causal_bottom_right()).output.view(), all);
   return all;
 }
 template <class T>

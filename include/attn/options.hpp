@@ -122,7 +122,7 @@ struct AttentionOptions {
   /// floating-point mode of their own: see ThreadPool.
   Executor* executor = nullptr;
   /// Scratch memory. Unset: allocated once a call.
-  Workspace workspace;
+  Workspace workspace = {};
   /// Forces a lower instruction set than the CPU's best; OptionError if the CPU lacks it.
   InstructionSet instruction_set = InstructionSet::best;
   /// Allows the weights to be rounded to bfloat16 before they meet V, which lets a call whose q, k

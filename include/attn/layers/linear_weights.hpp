@@ -30,7 +30,7 @@ struct LinearOptions {
   InstructionSet instruction_set = InstructionSet::best;
   /// Scratch memory, which calls at the same time must not share; linear_workspace_bytes says how
   /// much. Unset: allocated once a call.
-  Workspace workspace;
+  Workspace workspace = {};
 };
 
 }  // namespace attn
