@@ -32,8 +32,10 @@ template <class OA, class LA, class OB, class LB, class O, class L>
 void merge_attention(const OA& out_a, const LA& lse_a, const OB& out_b, const LB& lse_b, O&& out,
                      L&& lse) {
   using A = detail::AccumulationOf<OA, LA, OB, LB, O, L>;
-  const auto o_a = detail::input_view(out_a), o_b = detail::input_view(out_b);
-  const auto l_a = detail::input_view(lse_a), l_b = detail::input_view(lse_b);
+  const auto o_a = detail::input_view(out_a);
+  const auto o_b = detail::input_view(out_b);
+  const auto l_a = detail::input_view(lse_a);
+  const auto l_b = detail::input_view(lse_b);
   const auto o = detail::output_view<O>(out);
   const auto l = detail::output_view<L>(lse);
 
