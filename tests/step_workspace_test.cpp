@@ -86,6 +86,22 @@ TEST(StepWorkspace, OfOneHeadServesEveryLength) {
   expect_every_cache("MultiQueryAttention", layer, 1);
 }
 
+// 24 rows take another form of tile up to 128 keys than beyond, and a ring's stream goes through
+// both whatever its window.
+TEST(StepWorkspace, OfShortWindowsServesEveryLength) {
+  AttentionConfig config;
+  config.model_dim = kModel;
+  config.num_heads = 3;
+  config.num_kv_heads = 1;
+  config.head_dim = kHeadDim;
+  const GroupedQueryAttention<float> layer(config, 1);
+  for (const Index window : {1, 52, 100, 130}) {
+    expect_steps_in_one_workspace("rolling", layer,
+                                  RollingKeyValueCache<float>(2, 1, window, kHeadDim, kHeadDim, 8),
+                                  8, causal());
+  }
+}
+
 TEST(StepWorkspace, OfManyThreadsServesEveryLength) {
   ThreadPool pool(3);
   const GroupedQueryAttention<float> layer(sizes(2), 1);

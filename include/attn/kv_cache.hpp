@@ -97,8 +97,11 @@ void scaled_dot_product_attention(const Q&, const C&, const Other&, const Rest&.
   detail::refuse_neither_output_nor_mask<Other>();
 }
 
-/// How many bytes of options.workspace such a call needs now; a longer cache needs more only where
-/// it has another 4096 keys.
+/// How many bytes of options.workspace such a call needs: the most that any length of the cache can
+/// need, so that a program may ask once, at the start. (A rolling cache whose ring has grown, by an
+/// append longer than longest_append, may need more.) Queries of another length may need more or
+/// less, and fewer of them more, since few rows take longer tiles of keys: ask for each that
+/// occurs.
 template <class Q, class C, class M = NoMask, std::enable_if_t<detail::is_cache_v<C>, int> = 0>
 std::size_t attention_workspace_bytes(const Q& q, const C& cache, const M& mask = M(),
                                       const AttentionOptions& options = {}) {

@@ -12,7 +12,8 @@ namespace attn {
 /// The base of every mask; what it defines fits a mask that drops nothing and changes nothing. A
 /// mask of your own derives from this and defines what differs; the answers must not contradict
 /// each other: where allows() is true, the key lies in key_range, the row in row_range, and cover
-/// is not none; where cover is all, allows() is true everywhere.
+/// is not none; where cover is all, allows() is true everywhere. One that drops keys defines at
+/// least three of them: allows(), a cover() that is not always `all`, and apply(), which drops.
 struct Mask {
   /// Whether this query may see this key.
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition&) const { return true; }

@@ -81,14 +81,15 @@ std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const Key
     const Index workers = (std::min)(concurrency, items);
     most = (std::max)(most, scratch_bytes(call).total(workers) + Arena::kAlignment);
   };
-  // Within one form of tile, more keys never need less. The form may change at kFewKeys.
-  const Index capacity = source.capacity;
-  try_length((std::min)(capacity, kFewKeys), (std::min)(capacity, kFewKeys));
-  try_length(capacity, capacity);
-  // The keys of a ring may lie in one more split than as many keys from the first on.
+  // Within one form of tile, more keys never need less. The form may change at kFewKeys. A ring's
+  // stream has any length, and its keys may lie in one more split than as many from the first on.
+  const Index capacity = source.capacity, few = (std::min)(capacity, kFewKeys);
   if (source.map.order == KeyMap::Order::ring) {
-    const Index first = ceil_div(capacity, kKeySplit) * kKeySplit;
-    try_length(first + kKeySplit + 1, capacity);
+    try_length(kFewKeys, few);
+    try_length((ceil_div(capacity, kKeySplit) + 1) * kKeySplit + 1, capacity);
+  } else {
+    try_length(few, few);
+    try_length(capacity, capacity);
   }
   return most;
 }
