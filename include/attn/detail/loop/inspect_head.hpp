@@ -5,7 +5,7 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
-#include <algorithm>
+#include <limits>
 #include <string>
 
 #include "attn/config.hpp"
@@ -41,19 +41,20 @@ Tensor4<A> as_only_head(Tensor4Buffer<A>& buffer) {
 template <class Step, class Counts>
 void measure(Step& step, const Counts& counts) {
   using A = decltype(step.min);
-  bool is_first = true;
   const A* const values = step.values.data();
-  for (Index i = 0; i < step.values.size(); ++i) {
-    if (!counts(i)) continue;
-    const A value = values[i];
-    if (!is_finite(value)) {
-      ++step.not_finite;
-      continue;
-    }
-    step.min = is_first ? value : (std::min)(step.min, value);
-    step.max = is_first ? value : (std::max)(step.max, value);
-    is_first = false;
+  const Index size = step.values.size();
+  A min = (std::numeric_limits<A>::max)(), max = std::numeric_limits<A>::lowest();
+  Index counted = 0, finite = 0;
+  for (Index i = 0; i < size; ++i) {  // without branches: compilers turn it into vectors
+    const bool is_counted = counts(i), is_measured = is_counted && is_finite(values[i]);
+    counted += is_counted ? 1 : 0;
+    finite += is_measured ? 1 : 0;
+    min = is_measured && values[i] < min ? values[i] : min;
+    max = is_measured && values[i] > max ? values[i] : max;
   }
+  step.not_finite = counted - finite;
+  step.min = finite == 0 ? A(0) : min;
+  step.max = finite == 0 ? A(0) : max;
 }
 
 /// Ranges, counts and sums.
