@@ -22,8 +22,14 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
 
-// -infinity is written and recognised by its bits, and passed by reference: under -ffast-math a
-// compiler may take it that no comparison, argument or result is infinite.
+// What is not finite is written and recognised by its bits, and passed by reference: under
+// -ffast-math a compiler may take it that no comparison, argument or result is infinite or NaN.
+
+inline bool reference_is_finite(const double& value) {
+  std::uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return (bits & 0x7FF0000000000000u) != 0x7FF0000000000000u;
+}
 
 template <class A>
 void reference_set_minus_infinity(A& value) {
@@ -116,15 +122,15 @@ inline void check_reference_call(const Shape4& q, const Shape4& k, const Shape4&
                       std::to_string(q.heads) + ", got " + std::to_string(options.sinks.size()));
   }
   const double p = options.dropout.probability;
-  if (!(p >= 0 && p <= 1)) {
+  if (!(reference_is_finite(p) && p >= 0 && p <= 1)) {
     raise_option_error("reference_attention: dropout.probability must lie within 0 and 1, got " +
                        std::to_string(p));
   }
-  if (!(options.softcap >= 0 && std::isfinite(options.softcap))) {
+  if (!(reference_is_finite(options.softcap) && options.softcap >= 0)) {
     raise_option_error("reference_attention: softcap must be finite and 0 or more, got " +
                        std::to_string(options.softcap));
   }
-  if (options.scale && !std::isfinite(*options.scale)) {
+  if (options.scale && !reference_is_finite(*options.scale)) {
     raise_option_error("reference_attention: scale must be finite, got " +
                        std::to_string(*options.scale));
   }
