@@ -29,8 +29,26 @@ inline namespace ATTN_BUILD {
 
 /// Up to so many keys count as few; see plan_tiles.
 inline constexpr Index kFewKeys = 128;
-/// Keys of a work item of few rows; see plan_tiles.
-inline constexpr Index kKeySplit = 4096;
+/// The keys of groups of more rows are not split.
+inline constexpr Index kRowsOfSplits = 256;
+/// The most keys of a work item whose keys are split; see keys_of_split.
+inline constexpr Index kLargestSplit = 4096;
+
+/// Keys of a work item where a group has up to 256 rows: a power of two. The keys are split, so
+/// that one sequence can use several threads. 4096 keys of dim 128 are 4 MiB of float K and V, far
+/// above the cost of merging two partial results. More rows take fewer keys for as much work, 8
+/// million products each of scores and outputs; but 1024, and 16 a row, so that partial results
+/// stay below 3 % of the keys and values that they come from. Still more rows are work items
+/// enough.
+inline Index keys_of_split(Index rows, Index dims) {
+  constexpr Index kWork = Index{1} << 23, kSmallestSplit = 1024, kKeysOfRow = 16;
+  Index keys = kLargestSplit;
+  while (keys > kSmallestSplit && keys / 2 >= kKeysOfRow * rows &&
+         keys / 2 * rows >= kWork / dims) {
+    keys /= 2;
+  }
+  return keys;
+}
 
 /// `rows`: rows of the group (its query heads times Sq); `lanes`, `row_tile`: the kernel table's;
 /// `key_tile`: of heads that are not very wide.
@@ -58,10 +76,8 @@ inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index va
   } else {
     plan.row_tile = plan.row_block = rows;
   }
-  // Decode: few rows and long keys. The keys are split, so that one sequence can use several
-  // threads. 4096 keys of dim 128 are 4 MiB of float K and V, far above the cost of merging two
-  // partial results. With many rows the rows are work enough, and partial results would be large.
-  plan.key_split = rows <= 64 ? (std::min)(all_keys, kKeySplit) : all_keys;
+  plan.key_split =
+      rows <= kRowsOfSplits ? (std::min)(all_keys, keys_of_split(rows, dims)) : all_keys;
   return plan;
 }
 

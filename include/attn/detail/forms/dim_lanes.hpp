@@ -130,6 +130,12 @@ class DimLanes {
     });
   }
 
+  /// Copies each row's o to a line of its own.
+  void copy_rows(const Tile& tile, A* lines, Index line_stride) const {
+    for (Index row = 0; row < tile.rows.count; ++row) {
+      std::copy_n(line(tile, row), call_.sizes.value_dim, lines + row * line_stride);
+    }
+  }
   /// Element d of a row's o.
   A& value(const Tile& tile, Index row, Index d) const { return line(tile, row)[d]; }
   /// A row's o.

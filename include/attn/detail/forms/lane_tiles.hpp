@@ -52,6 +52,11 @@ class LaneTiles {
     softmax(tile, scores, unread_sums_);
   }
 
+  /// Copies each row's o to a line of its own.
+  void copy_rows(const Tile& tile, A* lines, Index line_stride) const {
+    kernels().transpose(tile.out, stride_, call_.sizes.value_dim, tile.rows.count, lines,
+                        line_stride);
+  }
   /// Element d of a row's o.
   A& value(const Tile& tile, Index row, Index d) const { return tile.out[d * stride_ + row]; }
   bool is_finite() const {

@@ -82,11 +82,12 @@ std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const Key
     most = (std::max)(most, scratch_bytes(call).total(workers) + Arena::kAlignment);
   };
   // Within one form of tile, more keys never need less. The form may change at kFewKeys. A ring's
-  // stream has any length, and its keys may lie in one more split than as many from the first on.
+  // stream has any length, and its keys may lie in one more split than as many from the first on:
+  // splits of any size, since all divide the largest.
   const Index capacity = source.capacity, few = (std::min)(capacity, kFewKeys);
   if (source.map.order == KeyMap::Order::ring) {
     try_length(kFewKeys, few);
-    try_length((ceil_div(capacity, kKeySplit) + 1) * kKeySplit + 1, capacity);
+    try_length((ceil_div(capacity, kLargestSplit) + 1) * kLargestSplit + 1, capacity);
   } else {
     try_length(few, few);
     try_length(capacity, capacity);

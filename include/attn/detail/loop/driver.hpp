@@ -78,7 +78,7 @@ void run_attention(const AttentionCall<A>& call, Executor* executor, Index worke
       attend_block(call, form, call.block(group, block), call.split(split));
       for (const RowTile<A>& tile : form) {
         if (call.is_split()) {
-          partial.save(form, tile, group, split, call.sizes.value_dim);
+          partial.save(form, tile, group, split);
         } else {
           finish_rows(call, form, tile);
         }

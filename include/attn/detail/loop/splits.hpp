@@ -38,16 +38,11 @@ class PartialStates {
 
   /// Keeps the states of one split; `group` counts the groups of all batches.
   template <class Form>
-  void save(const Form& form, const RowTile<A>& tile, Index group, Index split,
-            Index value_dim) const {
-    for (Index row = 0; row < tile.rows.count; ++row) {
-      const Index i = place(group, split, tile.rows.first_row + row);
-      max_[i] = tile.state.max[row];
-      sum_[i] = tile.state.sum[row];
-      for (Index d = 0; d < value_dim; ++d) {
-        out_[i * out_stride_ + d] = form.value(tile, row, d);
-      }
-    }
+  void save(const Form& form, const RowTile<A>& tile, Index group, Index split) const {
+    const Index first = place(group, split, tile.rows.first_row);
+    std::copy_n(tile.state.max, tile.rows.count, max_ + first);
+    std::copy_n(tile.state.sum, tile.rows.count, sum_ + first);
+    form.copy_rows(tile, out_ + first * out_stride_, out_stride_);
   }
   /// What split `split` found for a row.
   void load(Index group, Index split, Index row, A& max, A& sum, const A*& out) const {
