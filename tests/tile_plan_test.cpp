@@ -34,7 +34,7 @@ TEST(TilePlan, FitsEveryShape) {
             EXPECT_TRUE(rows < 16 || (rows < 2 * lanes && keys > 128));
           }
           // Only few rows keep partial results, and those of no more keys than they have.
-          EXPECT_TRUE(rows <= 256 || plan.key_split >= keys);
+          EXPECT_TRUE(rows <= 128 || plan.key_split >= keys);
           EXPECT_LT(plan.key_split, keys + plan.key_tile + 1);
           const Index dims = dim + dim / 2;
           if (dims <= 2048) {

@@ -261,6 +261,22 @@ constexpr Case kCases[] = {
      [](Memory& m) {
        return attend(m, {1, 32, 8, 32, 1024, 128}, attn::causal_bottom_right());
      }},
+    {"64 queries, 8 heads, 8192",
+     [](Memory& m) {
+       return attend(m, {1, 8, 8, 64, 8192, 64}, attn::causal_bottom_right());
+     }},
+    {"200 queries, 1 head, 16384",
+     [](Memory& m) {
+       return attend(m, {1, 1, 1, 200, 16384, 128}, attn::causal_bottom_right());
+     }},
+    {"decode 71 heads on one, 32k",
+     [](Memory& m) {
+       return attend(m, {1, 71, 1, 1, 32768, 64});
+     }},
+    {"decode 128 heads on one, 4k, D 512",
+     [](Memory& m) {
+       return attend(m, {1, 128, 1, 1, 4096, 512});
+     }},
     {"decode MHA 1k", [](Memory& m) { return decode(m, one_query(32, 1024)); }},
     {"decode MHA 4k", [](Memory& m) { return decode(m, one_query(32, 4096)); }},
     {"decode MHA 16k", [](Memory& m) { return decode(m, one_query(32, 16384)); }},

@@ -30,18 +30,18 @@ inline namespace ATTN_BUILD {
 /// Up to so many keys count as few; see plan_tiles.
 inline constexpr Index kFewKeys = 128;
 /// The keys of groups of more rows are not split.
-inline constexpr Index kRowsOfSplits = 256;
+inline constexpr Index kRowsOfSplits = 128;
 /// The most keys of a work item whose keys are split; see keys_of_split.
 inline constexpr Index kLargestSplit = 4096;
 
-/// Keys of a work item where a group has up to 256 rows: a power of two. The keys are split, so
+/// Keys of a work item where a group has up to 128 rows: a power of two. The keys are split, so
 /// that one sequence can use several threads. 4096 keys of dim 128 are 4 MiB of float K and V, far
 /// above the cost of merging two partial results. More rows take fewer keys for as much work, 8
-/// million products each of scores and outputs; but 1024, and 16 a row, so that partial results
-/// stay below 3 % of the keys and values that they come from. Still more rows are work items
+/// million products each of scores and outputs; but 1024, and 32 a row, so that partial results
+/// stay below 2 % of the keys and values that they come from. Still more rows are work items
 /// enough.
 inline Index keys_of_split(Index rows, Index dims) {
-  constexpr Index kWork = Index{1} << 23, kSmallestSplit = 1024, kKeysOfRow = 16;
+  constexpr Index kWork = Index{1} << 23, kSmallestSplit = 1024, kKeysOfRow = 32;
   Index keys = kLargestSplit;
   while (keys > kSmallestSplit && keys / 2 >= kKeysOfRow * rows &&
          keys / 2 * rows >= kWork / dims) {

@@ -53,15 +53,15 @@ class DimLanes {
   void begin_block(const RowBlock& block) {
     tile_.rows = block;
     tile_.keys = call_.key_range(block);
-    block.for_each_run([&](Index begin, Index end, Index head, Index query) {
-      const Index offset = call_.q.offset(block.batch, head, query, 0);
-      for (Index row = begin; row < end; ++row) {
-        A* const line = tile_.queries + row * query_stride_;
-        load_row(call_.q, offset + (row - begin) * call_.q.stride.length, line,
-                 *call_.kernels.widen);
-        std::fill(line + call_.sizes.key_dim, line + query_stride_, A(0));
-      }
-    });
+    for_each_row_run(call_.q, block,
+                     [&](Index begin, Index end, const TensorRef& lines, Index offset) {
+                       for (Index row = begin; row < end; ++row) {
+                         A* const line = tile_.queries + row * query_stride_;
+                         load_row(lines, offset + (row - begin) * lines.stride.length, line,
+                                  *call_.kernels.widen);
+                         std::fill(line + call_.sizes.key_dim, line + query_stride_, A(0));
+                       }
+                     });
   }
   /// The same where states are merged, which needs no queries.
   void begin_merging(const RowBlock& block) {
@@ -148,12 +148,15 @@ class DimLanes {
     tile.state.set_divisors(tile.rows.count);
     kernels().dim_divide(tile.out, tile.rows.count, out_stride_, out_stride_, tile.state.factors);
   }
-  /// Writes rows begin .. end - 1, of one head, to out.
-  void store(const Tile& tile, Index begin, Index end, Index offset) const {
-    for (Index row = begin; row < end; ++row) {
-      store_row(call_.outputs.out, offset + (row - begin) * call_.outputs.out.stride.length,
-                line(tile, row), 1);
-    }
+  /// Writes the rows to out.
+  void store(const Tile& tile) const {
+    for_each_row_run(call_.outputs.out, tile.rows,
+                     [&](Index begin, Index end, const TensorRef& lines, Index offset) {
+                       for (Index row = begin; row < end; ++row) {
+                         store_row(lines, offset + (row - begin) * lines.stride.length,
+                                   line(tile, row), 1);
+                       }
+                     });
   }
   /// Scratch for a line of the scores of one row, of at most row_line_size() keys.
   A* row_line() const { return scores_; }

@@ -70,10 +70,13 @@ class LaneTiles {
     kernels().row_divide(tile.out, call_.sizes.value_dim, tile.padded_rows, stride_,
                          tile.state.factors);
   }
-  /// Writes rows begin .. end - 1, of one head, to out.
-  void store(const Tile& tile, Index begin, Index end, Index offset) const {
-    store_columns(call_.outputs.out, offset, end - begin, tile.out + begin, stride_, kernels(),
-                  *call_.kernels.widen);
+  /// Writes the rows to out.
+  void store(const Tile& tile) const {
+    for_each_row_run(call_.outputs.out, tile.rows,
+                     [&](Index begin, Index end, const TensorRef& lines, Index offset) {
+                       store_columns(lines, offset, end - begin, tile.out + begin, stride_,
+                                     kernels(), *call_.kernels.widen);
+                     });
   }
   /// Scratch for a line of the scores of one row, of at most row_line_size() keys.
   A* row_line() const { return scores_; }
@@ -156,10 +159,11 @@ class LaneTiles {
 
  private:
   void load_queries(const Tile& tile) const {
-    tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
-      load_columns(call_.q, call_.q.offset(tile.rows.batch, head, query, 0), end - begin,
-                   tile.queries + begin, stride_, kernels(), *call_.kernels.widen);
-    });
+    for_each_row_run(call_.q, tile.rows,
+                     [&](Index begin, Index end, const TensorRef& lines, Index offset) {
+                       load_columns(lines, offset, end - begin, tile.queries + begin, stride_,
+                                    kernels(), *call_.kernels.widen);
+                     });
     if (tile.rows.count == tile.padded_rows) return;
     for (Index d = 0; d < call_.sizes.key_dim; ++d) {
       A* const line = tile.queries + d * stride_;

@@ -53,18 +53,18 @@ void attend_block(const AttentionCall<A>& call, Form& form, const RowBlock& bloc
 template <class A, class Form>
 void finish_rows(const AttentionCall<A>& call, const Form& form, const RowTile<A>& tile) {
   const CallOutputs<A>& outputs = call.outputs;
-  const Index batch = tile.rows.batch;
+  const RowBlock& rows = tile.rows;
   form.normalize(tile);
-  tile.rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
-    form.store(tile, begin, end, outputs.out.offset(batch, head, query, 0));
-    if (!outputs.has_log_sum_exp()) return;
-    for (Index row = begin; row < end; ++row) {
-      outputs.extra.log_sum_exp(batch, head, query + row - begin, 0) = tile.state.log_sum_exp(row);
+  form.store(tile);
+  if (outputs.has_log_sum_exp()) {
+    for (Index row = 0; row < rows.count; ++row) {
+      outputs.extra.log_sum_exp(rows.batch, rows.head(row), rows.query(row), 0) =
+          tile.state.log_sum_exp(row);
     }
-  });
+  }
   if (!outputs.has_weights()) return;
-  for (Index row = 0; row < tile.rows.count; ++row) {
-    finish_weights(call, tile.state, row, tile.rows.slice(row, 1), form.row_line(),
+  for (Index row = 0; row < rows.count; ++row) {
+    finish_weights(call, tile.state, row, rows.slice(row, 1), form.row_line(),
                    form.row_line_size());
   }
 }

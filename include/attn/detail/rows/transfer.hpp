@@ -22,6 +22,24 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
 
+/// Calls f(begin, end, lines, offset) for runs of a block's rows that lie equally far apart in
+/// `tensor`: `lines` is the tensor with that distance for its stride.length, `offset` where row
+/// `begin` lies. A run ends with its head, or goes on where the next head's queries follow at the
+/// same distance, as they do in decode, with one query a head.
+template <class F>
+void for_each_row_run(const TensorRef& tensor, const RowBlock& rows, const F& f) {
+  const Index heads = tensor.stride.heads;
+  TensorRef lines = tensor;
+  if (rows.query_length == 1) lines.stride.length = heads;
+  if (heads == rows.query_length * lines.stride.length) {
+    f(Index{0}, rows.count, lines, tensor.offset(rows.batch, rows.head(0), rows.query(0), 0));
+    return;
+  }
+  rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
+    f(begin, end, lines, tensor.offset(rows.batch, head, query, 0));
+  });
+}
+
 /// `count` rows of `tensor` from an element offset on, tensor.stride.length apart, in the
 /// accumulation type and contiguous.
 template <class A>
