@@ -4,6 +4,7 @@
 # of lower levels, or of its own room; nothing goes sideways from room to room, and nothing goes round.
 # A new room or public header is entered here, and each header states its level in its first line.
 cmake_minimum_required(VERSION 3.25)
+get_filename_component(ROOT ${ROOT} ABSOLUTE)
 
 # Rooms of detail/, by level.
 set(rooms_1 base)

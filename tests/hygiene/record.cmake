@@ -2,6 +2,7 @@
 #   cmake -D ROOT=<checkout> -P record.cmake
 # bench/plot.py writes both. Each picture of docs/images is shown or linked somewhere.
 cmake_minimum_required(VERSION 3.25)
+get_filename_component(ROOT ${ROOT} ABSOLUTE)
 
 set(problems "")
 file(READ ${ROOT}/docs/images/bench_heads.svg picture)

@@ -3,6 +3,7 @@
 # compares them with standard_headers.txt, or writes that file. A call of attention needs no threads,
 # streams or locales, and must not cost their parsing.
 cmake_minimum_required(VERSION 3.25)
+get_filename_component(ROOT ${ROOT} ABSOLUTE)
 
 set(listing ${ROOT}/tests/hygiene/standard_headers.txt)
 set(heavy thread mutex chrono condition_variable sstream iostream locale regex random)

@@ -9,15 +9,18 @@
 #include <string>
 
 #include "attn/config.hpp"
+#include "attn/detail/base/float_bits.hpp"
 
 namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
 
 /// `value` as printf's `format` writes it, which takes a precision and the value. The locale may
-/// change what stands between the whole number and its decimals, and nothing else.
+/// change what stands between the whole number and its decimals, and nothing else. A NaN has no
+/// sign, which says nothing and differs between CPUs.
 ATTN_COLD inline std::string format_number(const char* format, int precision, double value) {
   char digits[400];  // the largest double has 309 before the point
+  if (is_nan(value)) return "nan";
   const int size = std::snprintf(digits, sizeof digits, format, precision, value);
   std::string text;
   bool is_in_point = false;
