@@ -20,9 +20,10 @@ ATTN_INSTANTIATE(double);
 
 template const FewRowKernels<float>& few_row_kernels<HalfBits>(InstructionSet);
 template const FewRowKernels<float>& few_row_kernels<Bfloat16Bits>(InstructionSet);
-template const WidenTable& widening_of<>(InstructionSet);
-template const MatrixUnit* find_unit<>(InstructionSet);
-template const MatrixUnit* bf16_dots<>();
+template const WidenTable& widening<>(InstructionSet);
+template const MatrixProducts& matrix_products<>();
+template const MatrixUnit* find_matrix_unit<>(InstructionSet);
+template const MatrixUnit* bf16_dots_unit<>();
 
 }  // namespace detail
 }  // namespace attn

@@ -59,9 +59,8 @@ template <class Q, class K, class V, class O, class M = NoMask,
           std::enable_if_t<detail::is_tensor_v<O> && !detail::is_cache_v<K>, int> = 0>
 void scaled_dot_product_attention(const Q& q, const K& k, const V& v, O&& out, const M& mask = M(),
                                   const AttentionOptions& options = {}, const Extra& extra = {}) {
-  detail::attend("scaled_dot_product_attention", detail::input(q),
-                 detail::KeyValueSource(detail::input(k), detail::input(v)), nullptr,
-                 detail::output<O>(out), detail::checked_mask<5>(mask), options,
+  detail::attend("scaled_dot_product_attention", detail::input(q), detail::keys_and_values(k, v),
+                 nullptr, detail::output<O>(out), detail::checked_mask<5>(mask), options,
                  detail::extra_outputs<detail::AccumulationOf<Q, K, V, O>>(extra));
 }
 
@@ -95,8 +94,8 @@ template <class Q, class K, class V, class M = NoMask,
 std::size_t attention_workspace_bytes(const Q& q, const K& k, const V& v, const M& mask = M(),
                                       const AttentionOptions& options = {}) {
   return detail::workspace_bytes("attention_workspace_bytes", detail::input(q),
-                                 detail::KeyValueSource(detail::input(k), detail::input(v)),
-                                 nullptr, detail::checked_mask<4>(mask), options);
+                                 detail::keys_and_values(k, v), nullptr,
+                                 detail::checked_mask<4>(mask), options);
 }
 
 }  // namespace ATTN_BUILD

@@ -54,7 +54,7 @@ template <class Q, class K, class V>
 RaggedCall packed_call(const Q& q, const K& k, const V& v, const SequenceStarts& starts) {
   RaggedCall ragged;
   ragged.q = input(q);
-  ragged.source = KeyValueSource(input(k), input(v));
+  ragged.source = keys_and_values(k, v);
   ragged.query_starts = starts.query();
   ragged.key_starts = starts.key();
   return ragged;

@@ -113,9 +113,9 @@ TEST(Bf16WeightsOption, NeedLessThanTwoMebibytes) {
       const Tensor4<const bfloat16> q(nullptr, {1, 0, 5000, dim}), k(nullptr, {1, 1, 5000, dim});
       const Tensor4<const bfloat16> v(nullptr, {1, 1, 5000, value_dim});
       detail::CallShapes shapes("test");
-      auto call = detail::describe_call<float>(shapes, detail::TensorRef(q),
-                                               {detail::TensorRef(k), detail::TensorRef(v)},
-                                               nullptr, detail::TensorRef(), no_mask(), {}, {});
+      auto call =
+          detail::describe_call<float>(shapes, detail::TensorRef(q), detail::keys_and_values(k, v),
+                                       nullptr, detail::TensorRef(), no_mask(), {}, {});
       detail::plan_work(call, &test::plain_tiles());
       EXPECT_NE(call.kernels.matrix_unit, nullptr);
       EXPECT_LT(detail::scratch_bytes(call).total(1), std::size_t{2} << 20)

@@ -12,7 +12,7 @@ template const MaskKernels<float>& mask_kernels<float>(InstructionSet);
 template const MaskKernels<double>& mask_kernels<double>(InstructionSet);
 template const FewRowKernels<float>& few_row_kernels<HalfBits>(InstructionSet);
 template const FewRowKernels<float>& few_row_kernels<Bfloat16Bits>(InstructionSet);
-template const WidenTable& widening_of<>(InstructionSet);
+template const WidenTable& widening<>(InstructionSet);
 
 }  // namespace detail
 }  // namespace attn

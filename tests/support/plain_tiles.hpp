@@ -39,8 +39,7 @@ bool attend_with(const detail::MatrixUnit* unit, Tensor4<const Eigen::bfloat16> 
                  Tensor4<const Eigen::bfloat16> k, Tensor4<const Eigen::bfloat16> v, Tensor4<O> out,
                  const M& mask = M(), const AttentionOptions& options = {},
                  const AttentionOutputs<float>& extra = {}) {
-  return attend_with(unit, q, {detail::TensorRef(k), detail::TensorRef(v)}, nullptr, out, mask,
-                     options, extra);
+  return attend_with(unit, q, detail::keys_and_values(k, v), nullptr, out, mask, options, extra);
 }
 
 }  // namespace test

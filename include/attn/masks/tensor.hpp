@@ -98,7 +98,7 @@ class BiasMask : public Mask {
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
     double bias = 0;
     detail::load_biases(view_, detail::place_of(at, view_.stride), 1, 1, &bias,
-                        detail::widening(InstructionSet::generic));
+                        InstructionSet::generic);
     return !detail::is_negative_infinity(bias);
   }
   // Whether some are -infinity only the tile can tell.

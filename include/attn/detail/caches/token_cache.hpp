@@ -14,6 +14,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/loop/run.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/key_map.hpp"
 #include "attn/detail/rows/key_value_source.hpp"
@@ -218,6 +219,7 @@ class TokenCache {
     source.begin = first_keys;
     source.end = per_batch(lengths_);
     source.capacity = capacity;
+    source.matrix_products = matrix_products_of<T, T>();
     return source;
   }
 

@@ -71,8 +71,16 @@ struct CallOutputs {
 template <class A>
 struct CallKernels {
   const KernelTable<A>* table = nullptr;
-  const WidenTable* widen = nullptr;
   const MatrixUnit* matrix_unit = nullptr;  ///< set: the products are its, in the matrix form
+};
+
+struct MatrixTiles;  // loop/driver.hpp
+
+/// How a matrix unit computes attention to keys and values of bfloat16. Only a program that has
+/// such keys and values compiles it: their KeyValueSource refers to it.
+struct MatrixProducts {
+  const MatrixUnit* (*find_unit)(InstructionSet set);  ///< as find_matrix_unit
+  const MatrixTiles* tiles;
 };
 
 /// One checked call of attention. Types are erased; A is the accumulation type.
@@ -153,8 +161,7 @@ struct AttentionCall {
             block.first_head / sizes.heads_per_key,
             block.first_head / sizes.heads_per_value,
             needs,
-            *kernels.table,
-            *kernels.widen};
+            *kernels.table};
   }
 };
 

@@ -59,14 +59,11 @@ template <class A>
 void choose_kernels(AttentionCall<A>& call, const AttentionOptions& options) {
   const InstructionSet set = options.instruction_set;
   call.kernels.table = &kernels<A>(set);
-  call.kernels.widen = &widening(set);
-  const auto is_bfloat16 = [](const TensorRef& x) {
-    return x.format->type == NumberType::bfloat16;
-  };
+  // Keys and values that have matrix products are of bfloat16.
   const bool may_round_weights = options.allow_bf16_weights && std::is_same_v<A, float> &&
-                                 is_bfloat16(call.q) && is_bfloat16(call.source.keys) &&
-                                 is_bfloat16(call.source.values);
-  plan_work(call, may_round_weights ? find_matrix_unit(set) : nullptr);
+                                 call.q.format->type == NumberType::bfloat16 &&
+                                 call.source.matrix_products != nullptr;
+  plan_work(call, may_round_weights ? call.source.matrix_products->find_unit(set) : nullptr);
 }
 
 /// The rules that options follow by themselves, in a call that sums in A.

@@ -7,15 +7,13 @@
 #endif
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
 
 #include "attn/config.hpp"
-#include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/base/rounding.hpp"
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/forms/tile_form.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
 #include "attn/detail/rows/transfer.hpp"
@@ -28,14 +26,20 @@ inline namespace ATTN_BUILD {
 /// One tile of all rows. Queries and outputs are a line a row, padded to whole vectors; so are
 /// scores, whose lines begin at the key tile's first key.
 template <class A>
-class DimLanes {
+class DimLanes final : public TileForm<A> {
+  using Base = TileForm<A>;
+  using Base::call_;
+  using Base::kernels;
+  using Base::scores_;
+  using Base::tile_keys_;
+
  public:
   using Tile = RowTile<A>;
 
   DimLanes(const AttentionCall<A>& call, Arena& arena)
       : DimLanes(call, arena, call.rows(),
                  round_up(call.sizes.key_dim, call.kernels.table->lanes)) {
-    const Index keys = line_size_;
+    const Index keys = tile_keys_;
     scores_ = arena.take<A>(keys * call.rows());
     key_copy_ = arena.take<A>(
         call.source.keys.template has_plain_rows<A>() ? 0 : keys * call.sizes.key_dim);
@@ -43,56 +47,43 @@ class DimLanes {
   }
 
   /// Only the outputs of `rows` rows: where the states of splits merge.
-  static DimLanes for_merging(const AttentionCall<A>& call, Arena& arena, Index rows) {
-    DimLanes merged(call, arena, rows, 0);
-    merged.scores_ = arena.take<A>(merged.line_size_);
-    return merged;
+  DimLanes(const AttentionCall<A>& call, Arena& arena, Index rows)
+      : DimLanes(call, arena, rows, 0) {
+    scores_ = arena.take<A>(tile_keys_);
   }
 
-  RowNeeds<A> needs() const { return {Fetch::as_stored, Fetch::as_stored, key_copy_, value_copy_}; }
-  void begin_block(const RowBlock& block) {
-    tile_.rows = block;
+  RowNeeds<A> needs() const final {
+    return {Fetch::as_stored, Fetch::as_stored, key_copy_, value_copy_};
+  }
+  void begin_block(const RowBlock& block) final {
+    set_rows(block);
     tile_.keys = call_.key_range(block);
-    for_each_row_run(call_.q, block,
-                     [&](Index begin, Index end, const TensorRef& lines, Index offset) {
-                       for (Index row = begin; row < end; ++row) {
-                         A* const line = tile_.queries + row * query_stride_;
-                         load_row(lines, offset + (row - begin) * lines.stride.length, line,
-                                  *call_.kernels.widen);
-                         std::fill(line + call_.sizes.key_dim, line + query_stride_, A(0));
-                       }
-                     });
+    for_each_row_run(
+        call_.q, block, [&](Index begin, Index end, const TensorRef& lines, Index offset) {
+          for (Index row = begin; row < end; ++row) {
+            A* const line = tile_.queries + row * query_stride_;
+            load_row(lines, offset + (row - begin) * lines.stride.length, line, kernels().set);
+            std::fill(line + call_.sizes.key_dim, line + query_stride_, A(0));
+          }
+        });
   }
   /// The same where states are merged, which needs no queries.
   void begin_merging(const RowBlock& block) {
-    tile_.rows = block;
-    reset([](Index) { return negative_infinity<A>(); });
+    set_rows(block);
+    Base::reset(false);
   }
-  void take(const FetchedRows<A>& fetched) { fetched_ = &fetched; }
-
-  /// No key seen: m and l of each row as of its sink, o = 0.
-  template <class Sink>
-  void reset(const Sink& sink) const {
-    const Index rows = tile_.rows.count;
-    tile_.state.reset(rows, rows, [&](Index row) { return sink(tile_.rows.head(row)); });
-    // All bits 0 is 0.
-    std::memset(tile_.out, 0, static_cast<std::size_t>(rows * out_stride_) * sizeof(A));
-  }
-
-  /// The one tile of the block.
-  const Tile* begin() const { return &tile_; }
-  const Tile* end() const { return &tile_ + 1; }
+  void take(const FetchedRows<A>& fetched) final { fetched_ = &fetched; }
 
   /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Lines are padded
   /// with -infinity.
-  ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover) {
+  ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover) final {
     const Index rows = tile.rows.count;
     const Index before = keys.begin - fetched_->tile_begin;
     const Index end = keys.end - fetched_->tile_begin;
     padded_ = round_up(end, kernels().lanes);
     const auto pad = [&] {
       for (Index row = 0; row < rows; ++row) {
-        A* const line = scores_ + row * line_size_;
+        A* const line = scores_ + row * tile_keys_;
         fill_absent(line, before);
         fill_absent(line + end, padded_ - end);
       }
@@ -102,54 +93,42 @@ class DimLanes {
     key_rows.for_each_run(keys, rows, [&](const RowRun& run, Index key) {
       key_rows.few_rows->scores(run, call_.sizes.key_dim, tile.queries, query_stride_, rows,
                                 call_.score.scale, scores_ + (key - fetched_->tile_begin),
-                                line_size_);
+                                tile_keys_);
     });
     if (call_.score.softcap > 0) {
-      kernels().softcap(scores_, rows, padded_, line_size_, call_.score.softcap);
+      kernels().softcap(scores_, rows, padded_, tile_keys_, call_.score.softcap);
       pad();
     }
-    return {tile.rows, keys, scores_ + before, line_size_, 1, kernels().set};
+    return {tile.rows, keys, scores_ + before, tile_keys_, 1, kernels().set};
   }
-
-  /// Turns masked scores into weights and adds them to l. Returns whether o must be rescaled by the
-  /// state's factors before the values are added.
-  bool softmax(const Tile& tile, const ScoreTile<A>&) const {
-    return softmax(tile, tile.state.sum);
-  }
-  /// The same weights again, once m is final; l stays as it is.
-  void softmax_again(const Tile& tile, const ScoreTile<A>&) const { softmax(tile, unread_sums_); }
 
   /// o = o * factors (if `rescale`) + weights * values, in ascending order of keys for every row.
-  void accumulate(const Tile& tile, const ScoreTile<A>& weights, bool rescale) const {
+  void accumulate(const Tile& tile, const ScoreTile<A>& weights, bool rescale) final {
     const TileRows<A>& value_rows = fetched_->value_rows;
     const Index first_key = weights.keys.begin, rows = tile.rows.count;
     value_rows.for_each_run(weights.keys, rows, [&](const RowRun& run, Index key) {
       value_rows.few_rows->accumulate(
-          run, call_.sizes.value_dim, weights.scores + (key - first_key), line_size_, rows,
+          run, call_.sizes.value_dim, weights.scores + (key - first_key), tile_keys_, rows,
           rescale && key == first_key ? tile.state.factors : nullptr, tile.out, out_stride_);
     });
   }
 
-  /// Copies each row's o to a line of its own.
-  void copy_rows(const Tile& tile, A* lines, Index line_stride) const {
+  /// A row's o.
+  A* line(const Tile& tile, Index row) const { return tile.out + row * out_stride_; }
+  bool is_finite() const final {
+    return kernels().all_finite(tile_.out, tile_.rows.count, out_stride_, out_stride_);
+  }
+  /// o /= l. Rows without a key keep o = 0.
+  void normalize(const Tile& tile) const final {
+    tile.state.set_divisors(tile.rows.count);
+    kernels().dim_divide(tile.out, tile.rows.count, out_stride_, out_stride_, tile.state.factors);
+  }
+  void copy_rows(const Tile& tile, A* lines, Index line_stride) const final {
     for (Index row = 0; row < tile.rows.count; ++row) {
       std::copy_n(line(tile, row), call_.sizes.value_dim, lines + row * line_stride);
     }
   }
-  /// Element d of a row's o.
-  A& value(const Tile& tile, Index row, Index d) const { return line(tile, row)[d]; }
-  /// A row's o.
-  A* line(const Tile& tile, Index row) const { return tile.out + row * out_stride_; }
-  bool is_finite() const {
-    return kernels().all_finite(tile_.out, tile_.rows.count, out_stride_, out_stride_);
-  }
-  /// o /= l. Rows without a key keep o = 0.
-  void normalize(const Tile& tile) const {
-    tile.state.set_divisors(tile.rows.count);
-    kernels().dim_divide(tile.out, tile.rows.count, out_stride_, out_stride_, tile.state.factors);
-  }
-  /// Writes the rows to out.
-  void store(const Tile& tile) const {
+  void store(const Tile& tile) const final {
     for_each_row_run(call_.outputs.out, tile.rows,
                      [&](Index begin, Index end, const TensorRef& lines, Index offset) {
                        for (Index row = begin; row < end; ++row) {
@@ -158,35 +137,35 @@ class DimLanes {
                        }
                      });
   }
-  /// Scratch for a line of the scores of one row, of at most row_line_size() keys.
-  A* row_line() const { return scores_; }
-  Index row_line_size() const { return line_size_; }
 
  private:
+  using Base::unread_sums_;
+
   DimLanes(const AttentionCall<A>& call, Arena& arena, Index rows, Index query_stride)
-      : call_(call),
+      : Base(call, call.kernels.table->lanes,
+             {round_up(call.sizes.value_dim, call.kernels.table->lanes), 1}),
         query_stride_(query_stride),
-        out_stride_(round_up(call.sizes.value_dim, call.kernels.table->lanes)),
-        line_size_(call.tile_keys(call.kernels.table->lanes)) {
-    tile_.padded_rows = rows;
+        out_stride_(Base::out_strides_.row) {
     tile_.queries = arena.take<A>(rows * query_stride);
     tile_.out = arena.take<A>(rows * out_stride_);
     tile_.state = {arena.take<A>(rows), arena.take<A>(rows), arena.take<A>(rows)};
     unread_sums_ = arena.take<A>(rows);
+    Base::tiles_ = &tile_;
+    Base::num_tiles_ = 1;
   }
-  const KernelTable<A>& kernels() const { return *call_.kernels.table; }
-  bool softmax(const Tile& tile, A* sums) const {
-    return kernels().dim_softmax(scores_, padded_, tile.rows.count, line_size_, tile.state.max,
+  void set_rows(const RowBlock& block) {
+    tile_.rows = block;
+    tile_.padded_rows = block.count;
+    tile_.out_size = block.count * out_stride_;
+  }
+  bool softmax(const Tile& tile, const ScoreTile<A>&, A* sums) const final {
+    return kernels().dim_softmax(scores_, padded_, tile.rows.count, tile_keys_, tile.state.max,
                                  sums, tile.state.factors);
   }
 
-  const AttentionCall<A>& call_;
   Index query_stride_, out_stride_;
-  Index line_size_;   ///< elements of a line of scores
-  Index padded_ = 0;  ///< of them, those of the present tile
+  Index padded_ = 0;  ///< of a line of tile_keys_ scores, those of the present tile
   Tile tile_{};
-  A* unread_sums_;
-  A* scores_ = nullptr;
   A *key_copy_ = nullptr, *value_copy_ = nullptr;
   const FetchedRows<A>* fetched_ = nullptr;
 };

@@ -7,14 +7,13 @@
 #endif
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
 
 #include "attn/config.hpp"
 #include "attn/detail/base/rounding.hpp"
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/forms/tile_form.hpp"
 #include "attn/detail/rows/transfer.hpp"
 #include "attn/tile.hpp"
 
@@ -23,76 +22,44 @@ namespace detail {
 inline namespace ATTN_BUILD {
 
 template <class A>
-class LaneTiles {
+class LaneTiles : public TileForm<A> {
+  using Base = TileForm<A>;
+
  public:
   using Tile = RowTile<A>;
 
-  /// No key seen: m and l of each row as of its sink, o = 0.
-  template <class Sink>
-  void reset(const Sink& sink) const {
-    for (const Tile& tile : *this) {
-      tile.state.reset(tile.padded_rows, tile.rows.count,
-                       [&](Index row) { return sink(tile.rows.head(row)); });
-      // All bits 0 is 0.
-      std::memset(tile.out, 0, static_cast<std::size_t>(out_lines_ * stride_) * sizeof(A));
-    }
-  }
-
-  /// The tiles of the block.
-  const Tile* begin() const { return tiles_; }
-  const Tile* end() const { return tiles_ + num_tiles_; }
-
-  /// Turns masked scores into weights and adds them to l. Returns whether o must be rescaled by the
-  /// state's factors before the values are added.
-  bool softmax(const Tile& tile, const ScoreTile<A>& scores) const {
-    return softmax(tile, scores, tile.state.sum);
-  }
-  /// The same weights again, once m is final; l stays as it is.
-  void softmax_again(const Tile& tile, const ScoreTile<A>& scores) const {
-    softmax(tile, scores, unread_sums_);
-  }
-
-  /// Copies each row's o to a line of its own.
-  void copy_rows(const Tile& tile, A* lines, Index line_stride) const {
-    kernels().transpose(tile.out, stride_, call_.sizes.value_dim, tile.rows.count, lines,
-                        line_stride);
-  }
-  /// Element d of a row's o.
-  A& value(const Tile& tile, Index row, Index d) const { return tile.out[d * stride_ + row]; }
-  bool is_finite() const {
-    return std::all_of(begin(), end(), [&](const Tile& tile) {
+  bool is_finite() const final {
+    return std::all_of(Base::begin(), Base::end(), [&](const Tile& tile) {
       return kernels().all_finite(tile.out, call_.sizes.value_dim, tile.padded_rows, stride_);
     });
   }
-  /// o /= l. Rows without a key keep o = 0.
-  void normalize(const Tile& tile) const {
+  void normalize(const Tile& tile) const final {
     tile.state.set_divisors(tile.padded_rows);
     kernels().row_divide(tile.out, call_.sizes.value_dim, tile.padded_rows, stride_,
                          tile.state.factors);
   }
-  /// Writes the rows to out.
-  void store(const Tile& tile) const {
+  void copy_rows(const Tile& tile, A* lines, Index line_stride) const final {
+    kernels().transpose(tile.out, stride_, call_.sizes.value_dim, tile.rows.count, lines,
+                        line_stride);
+  }
+  void store(const Tile& tile) const final {
     for_each_row_run(call_.outputs.out, tile.rows,
                      [&](Index begin, Index end, const TensorRef& lines, Index offset) {
                        store_columns(lines, offset, end - begin, tile.out + begin, stride_,
-                                     kernels(), *call_.kernels.widen);
+                                     kernels());
                      });
   }
-  /// Scratch for a line of the scores of one row, of at most row_line_size() keys.
-  A* row_line() const { return scores_; }
-  Index row_line_size() const { return tile_keys_; }
 
  protected:
   /// `lanes` rows are a vector. `query_lines`: lines that the queries of a tile take, one or more a
   /// dim; `out_lines`, likewise; `key_step`: keys that are taken together.
   LaneTiles(const AttentionCall<A>& call, Arena& arena, Index lanes, Index query_lines,
             Index out_lines, Index key_step)
-      : call_(call),
+      : Base(call, key_step, {1, call.plan.row_tile}),
         lanes_(lanes),
         stride_(call.plan.row_tile),
         query_lines_(query_lines),
-        out_lines_(out_lines),
-        tile_keys_(call.tile_keys(key_step)) {
+        out_lines_(out_lines) {
     const Index rows = (std::min)(call.plan.row_block, round_up(call.rows(), stride_));
     queries_ = arena.take<A>(rows * query_lines);
     out_ = arena.take<A>(rows * out_lines);
@@ -103,8 +70,7 @@ class LaneTiles {
     tiles_ = arena.take<Tile>(rows / stride_);
     scores_ = arena.take<A>(tile_keys_ * stride_);
   }
-
-  const KernelTable<A>& kernels() const { return *call_.kernels.table; }
+  ~LaneTiles() = default;
 
   /// Builds the tiles of a block and loads its queries; the padding is 0.
   void load(const RowBlock& block) {
@@ -120,6 +86,7 @@ class LaneTiles {
       }
       tile.queries = queries_ + first * query_lines_;
       tile.out = out_ + first * out_lines_;
+      tile.out_size = out_lines_ * stride_;
       tile.state = {max_ + first, sum_ + first, factors_ + first};
       load_queries(tile);
     }
@@ -146,31 +113,32 @@ class LaneTiles {
     return {tile.rows, keys, scores, 1, stride_, kernels().set};
   }
 
-  const AttentionCall<A>& call_;
+  using Base::call_;
+  using Base::kernels;
+  using Base::scores_;
+  using Base::tile_keys_;
   Index lanes_;
   Index stride_;  ///< elements between lines: rows of a tile
   Index query_lines_, out_lines_;
-  Index tile_keys_;
   A *queries_, *out_, *max_, *sum_, *factors_;
-  A* unread_sums_;
-  Tile* tiles_;
-  Index num_tiles_ = 0;
-  A* scores_;
 
  private:
   void load_queries(const Tile& tile) const {
-    for_each_row_run(call_.q, tile.rows,
-                     [&](Index begin, Index end, const TensorRef& lines, Index offset) {
-                       load_columns(lines, offset, end - begin, tile.queries + begin, stride_,
-                                    kernels(), *call_.kernels.widen);
-                     });
+    for_each_row_run(
+        call_.q, tile.rows, [&](Index begin, Index end, const TensorRef& lines, Index offset) {
+          load_columns(lines, offset, end - begin, tile.queries + begin, stride_, kernels());
+        });
     if (tile.rows.count == tile.padded_rows) return;
     for (Index d = 0; d < call_.sizes.key_dim; ++d) {
       A* const line = tile.queries + d * stride_;
       std::fill(line + tile.rows.count, line + tile.padded_rows, A(0));
     }
   }
-  bool softmax(const Tile& tile, const ScoreTile<A>& scores, A* sums) const {
+  using Base::num_tiles_;
+  using Base::tiles_;
+  using Base::unread_sums_;
+
+  bool softmax(const Tile& tile, const ScoreTile<A>& scores, A* sums) const final {
     return kernels().row_softmax(scores.scores, scores.keys.size(), tile.padded_rows, stride_,
                                  tile.state.max, sums, tile.state.factors);
   }

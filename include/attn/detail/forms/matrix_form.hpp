@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/base/rounding.hpp"
@@ -32,14 +33,27 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
 
-class MatrixForm : public LaneTiles<float> {
-  using Base = LaneTiles<float>;
+/// A is float: a template, so that only a program with such calls compiles it.
+template <class A>
+class MatrixForm final : public LaneTiles<A> {
+  static_assert(std::is_same_v<A, float>);
+  using Base = LaneTiles<A>;
+  using Base::call_;
+  using Base::kernels;
+  using Base::lanes_;
+  using Base::out_lines_;
+  using Base::scores_;
+  using Base::stride_;
+  using Base::tile_keys_;
   static constexpr Index kPairs = MatrixUnit::kPairs, kChunk = 2 * MatrixUnit::kPairs;
 
  public:
-  MatrixForm(const AttentionCall<float>& call, Arena& arena)
+  using Tile = RowTile<A>;
+
+  MatrixForm(const AttentionCall<A>& call, Arena& arena)
       : Base(call, arena, MatrixUnit::kColumns, 2 * key_pairs(call), out_lines(call), kChunk),
         unit_(*call.kernels.matrix_unit),
+        widen_(widening(call.kernels.table->set)),
         scope_(arena.is_real() ? call.kernels.matrix_unit : nullptr),
         // 16 pairs more than the tile's, so that the lines of 16 dims do not compete for a few sets
         // of the cache.
@@ -51,14 +65,14 @@ class MatrixForm : public LaneTiles<float> {
   }
 
   /// Keys are packed from where they lie.
-  RowNeeds<float> needs() const {
+  RowNeeds<A> needs() const final {
     return {Fetch::in_place, Fetch::converted, nullptr, value_copy_};
   }
-  void begin_block(const RowBlock& block) {
+  void begin_block(const RowBlock& block) final {
     Base::load(block);
     for (const Tile& tile : *this) pack_queries(tile);
   }
-  void take(const FetchedRows<float>& fetched) {
+  void take(const FetchedRows<A>& fetched) final {
     tile_begin_ = fetched.tile_begin;
     pack_keys(fetched.key_rows);
     pack_values(fetched);
@@ -66,7 +80,7 @@ class MatrixForm : public LaneTiles<float> {
 
   /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where the rows see
   /// nothing the scores are -infinity. Keys stand at their places in the key tile.
-  ScoreTile<float> scores(const Tile& tile, KeyRange keys, Cover cover) {
+  ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover cover) final {
     stairs_ = find_staircase(tile, keys, cover, lanes_);
     configure_again();
     may_be_disturbed_ = call_.mask.modifies() || cover == Cover::partial;
@@ -76,12 +90,12 @@ class MatrixForm : public LaneTiles<float> {
       multiply_scores(tile, stairs_.behind(v), v * lanes_, lanes_);
     }
     float* const first = scores_ + (keys.begin - tile_begin_) * stride_;
-    leave_out(stairs_, keys, first);
-    return finish_scores(tile, keys, first);
+    Base::leave_out(stairs_, keys, first);
+    return Base::finish_scores(tile, keys, first);
   }
 
   /// o = o * factors (if `rescale`) + weights * values, the weights rounded to bfloat16.
-  void accumulate(const Tile& tile, const ScoreTile<float>& weights, bool rescale) {
+  void accumulate(const Tile& tile, const ScoreTile<A>& weights, bool rescale) final {
     configure_again();
     if (rescale) {
       kernels().row_accumulate(nullptr, 0, call_.sizes.value_dim, nullptr, 0, tile.padded_rows,
@@ -96,10 +110,10 @@ class MatrixForm : public LaneTiles<float> {
 
  private:
   /// Pairs of dims of a packed key.
-  static Index key_pairs(const AttentionCall<float>& call) {
+  static Index key_pairs(const AttentionCall<A>& call) {
     return round_up(call.sizes.key_dim, kChunk) / 2;
   }
-  static Index out_lines(const AttentionCall<float>& call) {
+  static Index out_lines(const AttentionCall<A>& call) {
     return round_up(call.sizes.value_dim, MatrixUnit::kRows);
   }
   /// A user's function, called since the last product, may have used the unit for itself.
@@ -129,14 +143,14 @@ class MatrixForm : public LaneTiles<float> {
   void pack_queries(const Tile& tile) const {
     const Index dim = call_.sizes.key_dim, rows = tile.padded_rows;
     if (scales_queries()) scale_lines(tile.queries, dim, rows, tile.state.factors);
-    call_.kernels.widen->pair_numbers(tile.queries, dim, rows, stride_, tile.queries, stride_);
+    widen_.pair_numbers(tile.queries, dim, rows, stride_, tile.queries, stride_);
     for (Index pair = ceil_div(dim, 2); pair < key_pairs(call_); ++pair) {
       std::fill_n(tile.queries + pair * stride_, rows, 0.0f);
     }
   }
 
   /// Copies keys to their places in the key tile. The rest of their chunks is 0.
-  void pack_keys(const TileRows<float>& rows) const {
+  void pack_keys(const TileRows<A>& rows) const {
     const TensorRef& tensor = *rows.tensor;
     const Index stride = 2 * key_pairs(call_), dim = call_.sizes.key_dim;
     auto* const packed = reinterpret_cast<Eigen::bfloat16*>(packed_keys_);
@@ -156,7 +170,7 @@ class MatrixForm : public LaneTiles<float> {
 
   /// Transposes values, converted and at their places in the key tile, in pairs of keys. The rest
   /// of their chunks is 0.
-  void pack_values(const FetchedRows<float>& fetched) const {
+  void pack_values(const FetchedRows<A>& fetched) const {
     const Index dim = call_.sizes.value_dim;
     const KeyRange keys = fetched.keys, chunks = whole_chunks(keys);
     std::fill(value_copy_ + chunks.begin * dim, value_copy_ + (keys.begin - tile_begin_) * dim,
@@ -164,8 +178,7 @@ class MatrixForm : public LaneTiles<float> {
     std::fill(value_copy_ + (keys.end - tile_begin_) * dim, value_copy_ + chunks.end * dim, 0.0f);
     for (Index key = chunks.begin; key < chunks.end; key += kChunk) {
       float* const packed = packed_values_ + key / 2;
-      call_.kernels.widen->pair_numbers(value_copy_ + key * dim, kChunk, dim, dim, value_pairs_,
-                                        dim);
+      widen_.pair_numbers(value_copy_ + key * dim, kChunk, dim, dim, value_pairs_, dim);
       kernels().transpose(value_pairs_, dim, kPairs, dim, packed, value_stride_);
       for (Index d = dim; d < out_lines_; ++d)
         std::fill_n(packed + d * value_stride_, kPairs, 0.0f);
@@ -193,8 +206,8 @@ class MatrixForm : public LaneTiles<float> {
     float* const first = scores_ + chunks.begin * stride_;
     std::fill(first, scores_ + (keys.begin - tile_begin_) * stride_, 0.0f);
     std::fill(scores_ + (keys.end - tile_begin_) * stride_, scores_ + chunks.end * stride_, 0.0f);
-    call_.kernels.widen->pair_numbers(first, chunks.size(), rows, stride_,
-                                      scores_ + chunks.begin / 2 * stride_, stride_);
+    widen_.pair_numbers(first, chunks.size(), rows, stride_, scores_ + chunks.begin / 2 * stride_,
+                        stride_);
   }
 
   /// o += packed weights * values for some of the rows.
@@ -206,6 +219,7 @@ class MatrixForm : public LaneTiles<float> {
   }
 
   const MatrixUnit& unit_;
+  const WidenTable& widen_;
   MatrixUnitScope scope_;
   Index value_stride_;
   float *value_copy_, *packed_keys_, *packed_values_, *value_pairs_;

@@ -22,7 +22,7 @@ namespace detail {
 inline namespace ATTN_BUILD {
 
 template <class A>
-class RowLanes : public LaneTiles<A> {
+class RowLanes final : public LaneTiles<A> {
   using Base = LaneTiles<A>;
   using Base::call_;
   using Base::kernels;
@@ -44,9 +44,11 @@ class RowLanes : public LaneTiles<A> {
     ahead_rows_ = arena.take<const void*>(keys);
   }
 
-  RowNeeds<A> needs() const { return {Fetch::converted, Fetch::converted, key_copy_, value_copy_}; }
-  void begin_block(const RowBlock& block) { Base::load(block); }
-  void take(const FetchedRows<A>& fetched) {
+  RowNeeds<A> needs() const final {
+    return {Fetch::converted, Fetch::converted, key_copy_, value_copy_};
+  }
+  void begin_block(const RowBlock& block) final { Base::load(block); }
+  void take(const FetchedRows<A>& fetched) final {
     fetched_ = &fetched;
     fetched.key_rows.list(key_rows_);
     fetched.value_rows.list(value_rows_);
@@ -54,7 +56,7 @@ class RowLanes : public LaneTiles<A> {
 
   /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of
   /// rows sees nothing the scores are -infinity.
-  ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover cover) {
+  ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover cover) final {
     stairs_ = find_staircase(tile, keys, cover, lanes_);
     A* const first = Base::scores_;
     const auto compute = [&](KeyRange part, Index first_row, Index rows, const Prefetch& ahead) {
@@ -74,7 +76,7 @@ class RowLanes : public LaneTiles<A> {
   }
 
   /// o = o * factors (if `rescale`) + weights * values, in ascending order of keys for every row.
-  void accumulate(const Tile& tile, const ScoreTile<A>& weights, bool rescale) {
+  void accumulate(const Tile& tile, const ScoreTile<A>& weights, bool rescale) final {
     const KeyRange keys = weights.keys;
     const auto add = [&](KeyRange part, Index first_row, Index rows, bool scale,
                          const Prefetch& ahead) {

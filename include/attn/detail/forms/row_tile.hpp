@@ -27,6 +27,7 @@ struct RowTile {
   Index padded_rows;  ///< whole vectors of rows, in those forms
   A* queries;
   A* out;
+  Index out_size;  ///< elements of it, padding included
   SoftmaxState<A> state;
 };
 

@@ -166,13 +166,13 @@ const MaskKernels<A>& mask_kernels(InstructionSet set) {
       set, [](auto copy) -> auto& { return copy.template masks<A>(); });
 }
 template <class>
-const WidenTable& widening_of(InstructionSet set) {
+const WidenTable& widening(InstructionSet set) {
   return with_copy(
-      set, [](auto copy) -> auto& { return copy.widening(); });
+      set, [](auto copy) -> auto& { return copy.template widening<>(); });
 }
 
 template <class>
-const MatrixUnit* bf16_dots() {
+const MatrixUnit* bf16_dots_unit() {
 #if ATTN_HAS_BF16_DOTS
   if (has_bf16_dots()) return &ATTN_SIMD_COPY(kernels_avx512)::bf16_dots();
 #endif
@@ -180,13 +180,13 @@ const MatrixUnit* bf16_dots() {
 }
 
 template <class>
-const MatrixUnit* find_unit(InstructionSet set) {
+const MatrixUnit* find_matrix_unit(InstructionSet set) {
   if (set != InstructionSet::best && set != InstructionSet::avx512) return nullptr;
-  if (const MatrixUnit* const amx = amx_unit()) return amx;
+  if (const MatrixUnit* const amx = amx_unit<>()) return amx;
 #if ATTN_X86_TABLES
   // AMD's dot products (Zen 4) multiply twice as many numbers a cycle as float multiply-adds do.
   // Intel's start half as often, which leaves no gain, and its newer CPUs have AMX beside them.
-  if (is_amd_cpu()) return bf16_dots<void>();
+  if (is_amd_cpu()) return bf16_dots_unit<>();
 #endif
   return nullptr;
 }

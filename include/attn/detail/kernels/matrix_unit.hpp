@@ -189,7 +189,8 @@ struct AmxTiles {
 #endif
 
 /// AMX, or null where it may not be used.
-inline const MatrixUnit* amx_unit() {
+template <class = void>
+const MatrixUnit* amx_unit() {
 #if ATTN_HAS_AMX_TILES
   static constexpr MatrixUnit unit = {"AMX", AmxTiles::configure, AmxTiles::release,
                                       multiply_tiles<AmxTiles>};

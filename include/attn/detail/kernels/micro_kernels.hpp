@@ -27,24 +27,18 @@ const FewRowKernels<float>& few_row_kernels(InstructionSet set);
 template <class A>
 const MaskKernels<A>& mask_kernels(InstructionSet set);
 
-// Templates, as the others, so that they need a body in one place only.
+// Templates, as the others, so that they need a body in one place only, and none where nobody calls
+// them.
 template <class = void>
-const WidenTable& widening_of(InstructionSet set);
+const WidenTable& widening(InstructionSet set);
+/// Vectors that multiply pairs of bfloat16 (AVX512_BF16), or null where the CPU lacks them.
 template <class = void>
-const MatrixUnit* find_unit(InstructionSet set);
+const MatrixUnit* bf16_dots_unit();
+/// The matrix unit that calls with this instruction set may use, or null.
 template <class = void>
-const MatrixUnit* bf16_dots();
+const MatrixUnit* find_matrix_unit(InstructionSet set);
 
 }  // namespace ATTN_ENGINE
-inline namespace ATTN_BUILD {
-
-inline const WidenTable& widening(InstructionSet set) { return widening_of<>(set); }
-/// Vectors that multiply pairs of bfloat16 (AVX512_BF16), or null where the CPU lacks them.
-inline const MatrixUnit* bf16_dots_unit() { return bf16_dots<>(); }
-/// The matrix unit that calls with this instruction set may use, or null.
-inline const MatrixUnit* find_matrix_unit(InstructionSet set) { return find_unit<>(set); }
-
-}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn
 

@@ -99,6 +99,7 @@ struct Copy {
     static constexpr MaskKernels<A> table = {keep_scores<A>, bias_scores<A>, slope_scores<A>};
     return table;
   }
+  template <class = void>
   static const WidenTable& widening() {
     // The faster pairs are for matrix units, which only calls with AVX-512 use.
     static constexpr WidenTable table = {widen<HalfBits>, widen<Bfloat16Bits>, pair_bfloat16<true>,

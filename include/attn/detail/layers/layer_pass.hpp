@@ -76,7 +76,7 @@ class LayerPass {
 
   /// Checks the mask and the options, and describes the work. The mask outlives the pass.
   void prepare(const ErasedMask<A>& mask, const AttentionOptions& options) {
-    describe(KeyValueSource(TensorRef(keys()), TensorRef(values())), nullptr, mask, options);
+    describe(keys_and_values(keys(), values()), nullptr, mask, options);
   }
   /// The same, reading the keys of a cache as it is after the pass has appended to it.
   template <class Cache>

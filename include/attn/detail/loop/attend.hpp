@@ -95,9 +95,12 @@ std::size_t workspace_bytes_of(CallShapes& shapes, const TensorRef& q, const Key
   return most;
 }
 
-inline std::size_t workspace_bytes(const char* function, const TensorRef& q,
-                                   const KeyValueSource& source, const PerBatch* past,
-                                   const MaskDeclaration& mask, const AttentionOptions& options) {
+/// The memory that a call takes, whatever it sums in. A template, so that a program which does not
+/// ask has no use for calls that sum in double.
+template <class = void>
+std::size_t workspace_bytes(const char* function, const TensorRef& q, const KeyValueSource& source,
+                            const PerBatch* past, const MaskDeclaration& mask,
+                            const AttentionOptions& options) {
   CallShapes shapes(function);
   add_inputs(shapes, q, source);
   check_inputs(shapes, q.shape, source.key_shape, source.value_shape);

@@ -6,9 +6,9 @@
 #endif
 
 #include "attn/config.hpp"
-#include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/forms/tile_form.hpp"
 #include "attn/detail/loop/engine.hpp"
 #include "attn/detail/loop/walk.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
@@ -23,35 +23,34 @@ inline namespace ATTN_BUILD {
 
 /// Attends a block of rows to the keys of `split`; afterwards the states of its tiles hold the
 /// sums.
-template <class A, class Form>
-void attend_block(const AttentionCall<A>& call, Form& form, const RowBlock& block, KeyRange split) {
-  const auto sink = [&](Index head) {  // split keys get the sink when they merge
-    return call.is_split() ? negative_infinity<A>() : call.sink(head);
-  };
+template <class A>
+void attend_block(const AttentionCall<A>& call, TileForm<A>& form, const RowBlock& block,
+                  KeyRange split) {
+  const bool has_sinks = !call.is_split();  // split keys get the sink when they merge
   const auto walk = [&](const KeyValueRows<A>& rows, const auto& step) {
     walk_tiles(call, block, split, rows, form, AnyStep<A>(step));
   };
   form.begin_block(block);
-  form.reset(sink);
+  form.reset(has_sinks);
   const KeyValueRows<A> rows = call.rows_of(block, form.needs());
-  const SoftmaxStep<A, Form> softmax(call, form);
+  const SoftmaxStep<A> softmax(call, form);
   if (call.outputs.has_weights()) {
     clear_scores(call, block, split);
-    walk(rows, KeepScoresStep<A, SoftmaxStep<A, Form>>(call, softmax));
+    walk(rows, KeepScoresStep<A>(call, softmax));
   } else {
     walk(rows, softmax);
   }
   if (form.is_finite()) return;
   // Some score or value was infinite or NaN. Scores have done what they should; values may have
   // reached rows that do not see their key. Again, with what is not finite added where it is seen.
-  form.reset(sink);
+  form.reset(has_sinks);
   walk(rows.with_values(Fetch::finite), softmax);
-  walk(rows.with_values(Fetch::converted), NonFiniteStep<A, Form>(call, form));
+  walk(rows.with_values(Fetch::converted), NonFiniteStep<A>(call, form));
 }
 
 /// Writes the outputs of a tile whose state has seen all keys.
-template <class A, class Form>
-void finish_rows(const AttentionCall<A>& call, const Form& form, const RowTile<A>& tile) {
+template <class A>
+void finish_rows(const AttentionCall<A>& call, const TileForm<A>& form, const RowTile<A>& tile) {
   const CallOutputs<A>& outputs = call.outputs;
   const RowBlock& rows = tile.rows;
   form.normalize(tile);

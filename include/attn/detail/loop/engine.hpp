@@ -6,11 +6,15 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
+#include <Eigen/Core>
 #include <cstddef>
+#include <type_traits>
 
 #include "attn/config.hpp"
+#include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
 #include "attn/executor.hpp"
 #include "attn/tile.hpp"
@@ -35,7 +39,11 @@ template <class A>
 void run_attention(const AttentionCall<A>& call, Executor* executor, Index workers,
                    const ScratchBytes& bytes, void* memory);
 
-/// Any step, behind one pointer: the loop is compiled once a form, not once for each use of it.
+/// A template, so that it needs a body in one place only.
+template <class = void>
+const MatrixProducts& matrix_products();
+
+/// Any step, behind one pointer: the loop is compiled once, not for each use of it.
 template <class A>
 class AnyStep {
  public:
@@ -65,5 +73,25 @@ void walk_block(const AttentionCall<A>& call, const RowBlock& block, const AnySt
                 void* memory);
 
 }  // namespace ATTN_ENGINE
+inline namespace ATTN_BUILD {
+
+/// How a matrix unit multiplies keys and values of these types, or null.
+template <class K, class V>
+const MatrixProducts* matrix_products_of() {
+  if constexpr (std::is_same_v<K, Eigen::bfloat16> && std::is_same_v<V, Eigen::bfloat16>) {
+    return &matrix_products<>();
+  } else {
+    return nullptr;
+  }
+}
+/// The keys and values of a call.
+template <class K, class V>
+KeyValueSource keys_and_values(const K& k, const V& v) {
+  KeyValueSource source(input(k), input(v));
+  source.matrix_products = matrix_products_of<ElementOf<K>, ElementOf<V>>();
+  return source;
+}
+
+}  // namespace ATTN_BUILD
 }  // namespace detail
 }  // namespace attn

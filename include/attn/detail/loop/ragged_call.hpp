@@ -54,7 +54,9 @@ struct RaggedCall {
   KeyValueSource keys_of(Index s) const {
     if (!is_cached) {
       const Index first = key_starts[s], count = key_length(s);
-      return {part(source.keys, first, count, 1), part(source.values, first, count, 1)};
+      KeyValueSource keys(part(source.keys, first, count, 1), part(source.values, first, count, 1));
+      keys.matrix_products = source.matrix_products;
+      return keys;
     }
     KeyValueSource keys = source;  // begin and end are those of all sequences
     keys.length = keys.key_shape.length = keys.value_shape.length = key_length(s);
@@ -225,8 +227,10 @@ std::size_t ragged_bytes_of(const CallShapes& shapes, const RaggedCall& ragged,
   return (std::max)(shared, single * static_cast<std::size_t>(plan.workers));
 }
 
-inline std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall& ragged,
-                                const MaskDeclaration& mask, const AttentionOptions& options) {
+/// As workspace_bytes.
+template <class = void>
+std::size_t ragged_bytes(CallShapes& shapes, const RaggedCall& ragged, const MaskDeclaration& mask,
+                         const AttentionOptions& options) {
   check_ragged(shapes, ragged);
   check_options<double>(shapes, options);
   for (Index s = 0; s < ragged.sequences(); ++s) {

@@ -15,6 +15,7 @@
 #include "attn/detail/forms/dim_lanes.hpp"
 #include "attn/detail/forms/row_tile.hpp"
 #include "attn/detail/forms/softmax_state.hpp"
+#include "attn/detail/forms/tile_form.hpp"
 #include "attn/detail/loop/block.hpp"
 #include "attn/tile.hpp"
 
@@ -37,8 +38,7 @@ class PartialStates {
   }
 
   /// Keeps the states of one split; `group` counts the groups of all batches.
-  template <class Form>
-  void save(const Form& form, const RowTile<A>& tile, Index group, Index split) const {
+  void save(const TileForm<A>& form, const RowTile<A>& tile, Index group, Index split) const {
     const Index first = place(group, split, tile.rows.first_row);
     std::copy_n(tile.state.max, tile.rows.count, max_ + first);
     std::copy_n(tile.state.sum, tile.rows.count, sum_ + first);
@@ -66,9 +66,7 @@ template <class A>
 class SplitMerger {
  public:
   SplitMerger(const AttentionCall<A>& call, Arena& arena)
-      : call_(call),
-        merged_(
-            DimLanes<A>::for_merging(call, arena, (std::min)(call.plan.row_block, call.rows()))) {
+      : call_(call), merged_(call, arena, (std::min)(call.plan.row_block, call.rows())) {
     const Index states = call.num_splits() + 1;
     max_ = arena.take<A>(states);
     sum_ = arena.take<A>(states);

@@ -9,6 +9,8 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/forms/tile_form.hpp"
+#include "attn/detail/loop/engine.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
 #include "attn/tile.hpp"
 
@@ -23,9 +25,9 @@ inline namespace ATTN_BUILD {
 ///   step   what it is for                    detail/steps/   step(tile, scores, fetched)
 ///
 /// A new kind of storage, of tile or of use is a policy of its own, not a case in this loop.
-template <class A, class Rows, class Form, class Step>
+template <class A>
 void walk_tiles(const AttentionCall<A>& call, const RowBlock& block, KeyRange split,
-                const Rows& rows, Form& form, const Step& step) {
+                const KeyValueRows<A>& rows, TileForm<A>& form, const AnyStep<A>& step) {
   const KeyRange range = call.key_range(block) & split;
   if (range.empty()) return;  // it may begin behind all keys, in the last tile all the same
   const Index size = call.plan.key_tile;

@@ -53,7 +53,7 @@ void for_each_with(const ScoreTile<A>& tile, const Stride4& stride, const F& f) 
 /// largest or lowest number.
 template <class A>
 void load_biases(const TensorRef& bias, Index offset, Index stride, Index count, A* out,
-                 const WidenTable& widen) {
+                 InstructionSet set) {
   if constexpr (std::is_same_v<A, float>) {
     if (bias.format->type == NumberType::float64) {
       const double* const first = static_cast<const double*>(bias.data) + offset;
@@ -61,13 +61,13 @@ void load_biases(const TensorRef& bias, Index offset, Index stride, Index count,
       return;
     }
   }
-  bias.format->load(bias.data, offset, stride, count, out, widen);
+  bias.format->load(bias.data, offset, stride, count, out, set);
 }
 
 /// Calls f(line, entry, lines, count, biases) for blocks of biases, as they lie or converted to A.
 template <class A, class F>
 void with_converted(const TensorRef& bias, const ScorePlaces& places, Index lines, Index count,
-                    const WidenTable& widen, const F& f) {
+                    InstructionSet set, const F& f) {
   if (bias.format->type == kPlainType<A>) {
     f(0, 0, lines, count,
       ScoreElements<A>{static_cast<const A*>(bias.data) + places.offset, places.line_stride,
@@ -89,7 +89,7 @@ void with_converted(const TensorRef& bias, const ScorePlaces& places, Index line
       const Index first = places.offset + outer * outer_stride + inner * inner_stride;
       for (Index i = 0; i < outer_size; ++i) {
         load_biases(bias, first + i * outer_stride, inner_stride, inner_size, block + i * kInner,
-                    widen);
+                    set);
       }
       if (lines_are_inner) {
         f(inner, outer, inner_size, outer_size, ScoreElements<A>{block, 1, kInner});
@@ -117,7 +117,6 @@ void apply_dense(const ScoreTile<A>& tile, const TensorRef& mask, bool keeps) {
 template <class A>
 void apply_biases(const ScoreTile<A>& tile, const TensorRef& bias, bool adds) {
   const auto& kernels = mask_kernels<A>(tile.instruction_set);
-  const auto& widen = widening(tile.instruction_set);
   const auto apply = [&](A* scores, Index lines, Index count, Index stride,
                          const ScorePlaces& places) {
     const auto apply_block = [&](Index line, Index entry, Index block_lines, Index block_count,
@@ -125,7 +124,7 @@ void apply_biases(const ScoreTile<A>& tile, const TensorRef& bias, bool adds) {
       kernels.bias_scores(scores + line * stride + entry, block_lines, block_count, stride, biases,
                           adds);
     };
-    with_converted<A>(bias, places, lines, count, widen, apply_block);
+    with_converted<A>(bias, places, lines, count, tile.instruction_set, apply_block);
   };
   for_each_with(tile, bias.stride, apply);
 }

@@ -79,7 +79,7 @@ struct LinearCalls {
     c.for_each_run(c.x, IndexRange{0, c.tokens()}, [&](Index token, Index offset, Index count) {
       for (Index i = 0; i < count; ++i) {
         A* const row = converted + (token + i) * c.token_stride();
-        load_row(c.x, offset + i * c.x.stride.length, row, *c.widen);
+        load_row(c.x, offset + i * c.x.stride.length, row, c.kernels->set);
         std::fill(row + c.in(), row + c.token_stride(), A(0));
       }
     });

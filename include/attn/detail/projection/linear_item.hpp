@@ -34,7 +34,7 @@ TileRows<A> fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scr
     static constexpr KeyMap kAsStored;
     return fetch_rows(weight, kAsStored, 0, 0, features, call.features(),
                       call.plan.rows_are_lanes ? Fetch::converted : Fetch::as_stored,
-                      scratch.weight_copy, *call.kernels, *call.widen);
+                      scratch.weight_copy, *call.kernels);
   }
   // The rows of this memory are the columns of W.
   TensorRef transposed = weight;
@@ -46,7 +46,7 @@ TileRows<A> fetch_weights(const LinearCall<A>& call, const LinearScratch<A>& scr
   rows.copy = scratch.weight_copy;
   rows.copy_stride = LinearScratch<A>::copy_stride(call, depth);
   load_columns(columns(transposed, features), 0, depth, scratch.weight_copy, rows.copy_stride,
-               *call.kernels, *call.widen);
+               *call.kernels);
   return rows;
 }
 
@@ -76,8 +76,7 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
     for_each_tile([&](IndexRange tile, Index lanes, A* queries, A*) {
       const TensorRef x = columns(call.x, depth);
       call.for_each_run(x, tile, [&](Index token, Index offset, Index count) {
-        load_columns(x, offset, count, queries + token - tile.begin, row_tile, kernels,
-                     *call.widen);
+        load_columns(x, offset, count, queries + token - tile.begin, row_tile, kernels);
       });
       if (tile.size() == lanes) return;
       for (Index d = 0; d < depth.size(); ++d) {
@@ -110,7 +109,7 @@ void multiply_row_lanes(const LinearCall<A>& call, const LinearScratch<A>& scrat
                              sums, row_tile, Prefetch{});
     }
     call.for_each_run(out, tile, [&](Index token, Index offset, Index count) {
-      store_columns(out, offset, count, sums + token - tile.begin, row_tile, kernels, *call.widen);
+      store_columns(out, offset, count, sums + token - tile.begin, row_tile, kernels);
     });
   });
 }
@@ -156,7 +155,7 @@ void multiply_item(const LinearCall<A>& call, const A* converted, Index item, vo
   const IndexRange tokens{row, (std::min)(call.tokens(), row + plan.row_block)};
   const IndexRange features{feature, (std::min)(call.features(), feature + plan.feature_block)};
   if (call.bias.data != nullptr) {
-    load_row(columns(call.bias, features), 0, scratch.bias, *call.widen);
+    load_row(columns(call.bias, features), 0, scratch.bias, call.kernels->set);
   }
   if (plan.rows_are_lanes) {
     multiply_row_lanes(call, scratch, tokens, features);

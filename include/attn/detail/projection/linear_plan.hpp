@@ -71,7 +71,6 @@ struct LinearCall {
   TensorRef bias;    ///< [1, 1, 1, out], or null
   TensorRef out;     ///< [B, 1, S, out]
   const KernelTable<A>* kernels = nullptr;
-  const WidenTable* widen = nullptr;
   LinearPlan plan;
 
   LinearCall() = default;
@@ -82,7 +81,6 @@ struct LinearCall {
         bias(bias_),
         out(out_),
         kernels(&attn::detail::kernels<A>(set)),
-        widen(&widening(set)),
         plan(plan_linear(x.shape.length, x.shape.dim, kernels->row_tile)) {}
 
   ATTN_ALWAYS_INLINE Index in() const { return x.shape.dim; }

@@ -16,6 +16,8 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_ENGINE {
 
+struct MatrixProducts;  // loop/engine.hpp
+
 /// Keys and values as the driver reads them.
 struct KeyValueSource {
   TensorRef keys, values;
@@ -25,6 +27,8 @@ struct KeyValueSource {
   PerBatch begin = 0, end = 0;    ///< the keys that are stored: begin .. end - 1
   /// The most keys that a sequence can ever have stored at a time: what sizes a workspace.
   Index capacity = 0;
+  /// Set where both are bfloat16: how a matrix unit multiplies them.
+  const MatrixProducts* matrix_products = nullptr;
 
   ATTN_ALWAYS_INLINE KeyValueSource() = default;
   /// Whole tensors.

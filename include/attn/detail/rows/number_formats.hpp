@@ -18,7 +18,7 @@ inline namespace ATTN_BUILD {
 
 template <class T, class A>
 void load_numbers(const void* data, Index offset, Index stride, Index count, A* out,
-                  const WidenTable&) {
+                  InstructionSet) {
   const T* const first = static_cast<const T*>(data) + offset;
   for (Index i = 0; i < count; ++i) out[i] = static_cast<A>(first[i * stride]);
 }
@@ -38,7 +38,7 @@ constexpr NumberType number_type() {
 
 /// The format of elements of type T. A flag is any byte: what is not 0 is true, whatever the type
 /// says.
-template <class T>
+template <class T, class = void>
 struct RowFormatOf {
   static_assert(std::is_arithmetic_v<T>,
                 "attn: tensors hold double, float, Eigen::half or Eigen::bfloat16; masks hold bool "
@@ -49,28 +49,20 @@ struct RowFormatOf {
                                         load_numbers<Stored, float>,
                                         load_numbers<Stored, double>,
                                         nullptr,
-                                        nullptr,
                                         nullptr};
 };
 template <>
 struct RowFormatOf<float> {
-  static constexpr RowFormat kFormat = {NumberType::float32,
-                                        static_cast<Index>(sizeof(float)),
-                                        load_numbers<float, float>,
-                                        load_numbers<float, double>,
-                                        store_numbers<float, float>,
-                                        store_numbers<float, double>,
-                                        nullptr};
+  static constexpr RowFormat kFormat = {
+      NumberType::float32,         static_cast<Index>(sizeof(float)), load_numbers<float, float>,
+      load_numbers<float, double>, store_numbers<float, float>,       store_numbers<float, double>};
 };
 template <>
 struct RowFormatOf<double> {
-  static constexpr RowFormat kFormat = {NumberType::float64,
-                                        static_cast<Index>(sizeof(double)),
-                                        load_numbers<double, float>,
-                                        load_numbers<double, double>,
-                                        store_numbers<double, float>,
-                                        store_numbers<double, double>,
-                                        nullptr};
+  static constexpr RowFormat kFormat = {
+      NumberType::float64,          static_cast<Index>(sizeof(double)),
+      load_numbers<double, float>,  load_numbers<double, double>,
+      store_numbers<double, float>, store_numbers<double, double>};
 };
 
 /// The number type of an accumulation type.

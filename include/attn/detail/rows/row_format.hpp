@@ -21,26 +21,32 @@ enum class NumberType : unsigned char { float64, float32, float16, bfloat16, boo
 struct RowFormat {
   NumberType type;
   Index element_size;  ///< bytes
-  /// out[i] = element offset + i * stride, for i < count, in the accumulation type.
+  /// out[i] = element offset + i * stride, for i < count, in the accumulation type, by the kernels
+  /// of `set` where there are any.
   void (*load_float)(const void* data, Index offset, Index stride, Index count, float* out,
-                     const WidenTable& widen);
+                     InstructionSet set);
   void (*load_double)(const void* data, Index offset, Index stride, Index count, double* out,
-                      const WidenTable& widen);
+                      InstructionSet set);
   /// Element offset + i * stride = in[i * in_stride], rounded once. Null: never written to.
   void (*store_float)(void* data, Index offset, Index stride, Index count, const float* in,
                       Index in_stride);
   void (*store_double)(void* data, Index offset, Index stride, Index count, const double* in,
                        Index in_stride);
   /// The few-row kernels that read such rows as they are stored; null: none.
-  const FewRowKernels<float>& (*few_row_kernels)(InstructionSet set);
+  const FewRowKernels<float>& (*few_row_kernels)(InstructionSet set) = nullptr;
+  /// Columns of a transposed tile, in[d * in_stride + row], as `count` rows of `dim` contiguous
+  /// elements, row_stride apart; null: row by row.
+  void (*store_columns)(void* data, Index offset, Index row_stride, Index count, Index dim,
+                        const float* in, Index in_stride,
+                        const KernelTable<float>& kernels) = nullptr;
 
   ATTN_ALWAYS_INLINE void load(const void* data, Index offset, Index stride, Index count,
-                               float* out, const WidenTable& widen) const {
-    load_float(data, offset, stride, count, out, widen);
+                               float* out, InstructionSet set) const {
+    load_float(data, offset, stride, count, out, set);
   }
   ATTN_ALWAYS_INLINE void load(const void* data, Index offset, Index stride, Index count,
-                               double* out, const WidenTable& widen) const {
-    load_double(data, offset, stride, count, out, widen);
+                               double* out, InstructionSet set) const {
+    load_double(data, offset, stride, count, out, set);
   }
   ATTN_ALWAYS_INLINE void store(void* data, Index offset, Index stride, Index count,
                                 const float* in, Index in_stride) const {

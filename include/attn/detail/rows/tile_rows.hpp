@@ -95,7 +95,7 @@ struct TileRows {
 template <class A>
 TileRows<A> fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, Index head,
                        KeyRange keys, Index end, Fetch fetch, A* copy,
-                       const KernelTable<A>& kernels, const WidenTable& widen) {
+                       const KernelTable<A>& kernels) {
   TileRows<A> rows;
   rows.keys = keys;
   rows.end = end;
@@ -117,7 +117,7 @@ TileRows<A> fetch_rows(const TensorRef& tensor, const KeyMap& map, Index batch, 
   for (Index key = keys.begin; key < keys.end;) {
     const KeyMap::Run run = map.find(tensor, batch, head, key);
     const Index count = (std::min)(run.length, keys.end - key);
-    load_rows(tensor, run.offset, count, copy + (key - keys.begin) * dim, widen);
+    load_rows(tensor, run.offset, count, copy + (key - keys.begin) * dim, kernels.set);
     key += count;
   }
   if (fetch == Fetch::finite) {
@@ -150,14 +150,13 @@ template <class A>
 class KeyValueRows {
  public:
   KeyValueRows(const KeyValueSource& source, Index batch, Index key_head, Index value_head,
-               const RowNeeds<A>& needs, const KernelTable<A>& kernels, const WidenTable& widen)
+               const RowNeeds<A>& needs, const KernelTable<A>& kernels)
       : source_(source),
         batch_(batch),
         key_head_(key_head),
         value_head_(value_head),
         needs_(needs),
-        kernels_(kernels),
-        widen_(widen) {}
+        kernels_(kernels) {}
 
   /// The same rows with the values fetched in another way.
   KeyValueRows with_values(Fetch values) const {
@@ -172,9 +171,9 @@ class KeyValueRows {
     const Index place = keys.begin - tile_begin;
     return {keys, tile_begin,
             fetch_rows(source_.keys, source_.map, batch_, key_head_, keys, end, needs_.keys,
-                       needs_.key_copy + place * source_.keys.shape.dim, kernels_, widen_),
+                       needs_.key_copy + place * source_.keys.shape.dim, kernels_),
             fetch_rows(source_.values, source_.map, batch_, value_head_, keys, end, needs_.values,
-                       needs_.value_copy + place * source_.values.shape.dim, kernels_, widen_)};
+                       needs_.value_copy + place * source_.values.shape.dim, kernels_)};
   }
 
  private:
@@ -182,7 +181,6 @@ class KeyValueRows {
   Index batch_, key_head_, value_head_;
   RowNeeds<A> needs_;
   const KernelTable<A>& kernels_;
-  const WidenTable& widen_;
 };
 
 }  // namespace ATTN_BUILD

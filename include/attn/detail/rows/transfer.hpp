@@ -6,14 +6,10 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
-#include <Eigen/Core>
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
 #include <type_traits>
 
 #include "attn/config.hpp"
-#include "attn/detail/base/rounding.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/tile.hpp"
@@ -43,30 +39,29 @@ void for_each_row_run(const TensorRef& tensor, const RowBlock& rows, const F& f)
 /// `count` rows of `tensor` from an element offset on, tensor.stride.length apart, in the
 /// accumulation type and contiguous.
 template <class A>
-void load_rows(const TensorRef& tensor, Index offset, Index count, A* out,
-               const WidenTable& widen) {
+void load_rows(const TensorRef& tensor, Index offset, Index count, A* out, InstructionSet set) {
   const Index dim = tensor.shape.dim;
   if (tensor.has_contiguous_rows() && tensor.stride.length == dim) {
-    tensor.format->load(tensor.data, offset, 1, count * dim, out, widen);
+    tensor.format->load(tensor.data, offset, 1, count * dim, out, set);
     return;
   }
   for (Index row = 0; row < count; ++row) {
     tensor.format->load(tensor.data, offset + row * tensor.stride.length, tensor.stride.dim, dim,
-                        out + row * dim, widen);
+                        out + row * dim, set);
   }
 }
 
 /// One row of `tensor` at an element offset, in the accumulation type and contiguous.
 template <class A>
-void load_row(const TensorRef& tensor, Index offset, A* out, const WidenTable& widen) {
-  load_rows(tensor, offset, 1, out, widen);
+void load_row(const TensorRef& tensor, Index offset, A* out, InstructionSet set) {
+  load_rows(tensor, offset, 1, out, set);
 }
 
 /// `count` rows from an element offset on, tensor.stride.length apart, as columns of a transposed
 /// tile: out[d * out_stride + row].
 template <class A>
 void load_columns(const TensorRef& tensor, Index offset, Index count, A* out, Index out_stride,
-                  const KernelTable<A>& kernels, const WidenTable& widen) {
+                  const KernelTable<A>& kernels) {
   const Index dim = tensor.shape.dim, stride = tensor.stride.length;
   if (tensor.template has_plain_rows<A>()) {
     kernels.transpose(static_cast<const A*>(tensor.data) + offset, stride, count, dim, out,
@@ -82,7 +77,7 @@ void load_columns(const TensorRef& tensor, Index offset, Index count, A* out, In
       const Index dims = (std::min)(kDims, dim - d);
       for (Index i = 0; i < rows; ++i) {
         tensor.format->load(tensor.data, offset + (row + i) * stride + d * tensor.stride.dim,
-                            tensor.stride.dim, dims, block + i * kDims, widen);
+                            tensor.stride.dim, dims, block + i * kDims, kernels.set);
       }
       kernels.transpose(block, kDims, rows, dims, out + d * out_stride + row, out_stride);
     }
@@ -96,39 +91,19 @@ void store_row(const TensorRef& tensor, Index offset, const A* in, Index in_stri
                        in_stride);
 }
 
-/// store_columns for contiguous bfloat16: a few rows at a time, in pairs of dims.
-inline void store_bfloat16_columns(const TensorRef& tensor, Index offset, Index count,
-                                   const float* in, Index in_stride,
-                                   const KernelTable<float>& kernels, const WidenTable& widen) {
-  constexpr Index kRows = 16, kPairs = 32;
-  float pairs[kPairs * kRows], rows[kRows * kPairs];
-  auto* const first = static_cast<Eigen::bfloat16*>(tensor.written()) + offset;
-  for (Index row = 0; row < count; row += kRows) {
-    const Index block = (std::min)(kRows, count - row);
-    for (Index d = 0; d < tensor.shape.dim; d += 2 * kPairs) {
-      const Index dims = (std::min)(2 * kPairs, tensor.shape.dim - d);
-      widen.pair_bfloat16(in + d * in_stride + row, dims, block, in_stride, pairs, kRows);
-      kernels.transpose(pairs, kRows, ceil_div(dims, 2), block, rows, kPairs);
-      for (Index i = 0; i < block; ++i) {
-        std::memcpy(static_cast<void*>(first + (row + i) * tensor.stride.length + d),
-                    rows + i * kPairs, static_cast<std::size_t>(dims) * sizeof(Eigen::bfloat16));
-      }
-    }
-  }
-}
-
 /// Writes columns of a transposed tile to `count` rows of an output tensor.
 template <class A>
 void store_columns(const TensorRef& tensor, Index offset, Index count, const A* in, Index in_stride,
-                   const KernelTable<A>& kernels, const WidenTable& widen) {
+                   const KernelTable<A>& kernels) {
   if (tensor.template has_plain_rows<A>()) {
     kernels.transpose(in, in_stride, tensor.shape.dim, count,
                       static_cast<A*>(tensor.written()) + offset, tensor.stride.length);
     return;
   }
   if constexpr (std::is_same_v<A, float>) {
-    if (tensor.format->type == NumberType::bfloat16 && tensor.stride.dim == 1) {
-      store_bfloat16_columns(tensor, offset, count, in, in_stride, kernels, widen);
+    if (tensor.format->store_columns != nullptr && tensor.stride.dim == 1) {
+      tensor.format->store_columns(tensor.written(), offset, tensor.stride.length, count,
+                                   tensor.shape.dim, in, in_stride, kernels);
       return;
     }
   }

@@ -33,7 +33,7 @@ void warn_of_non_finite(const char* name, const char* row_name, const TensorRef&
   bool any_seen = false;
   std::string first;
   for (Index i = 0; i < tensor.shape.length; ++i) {
-    load_row(tensor, tensor.offset(batch, head, i, 0), line.data(), *call.kernels.widen);
+    load_row(tensor, tensor.offset(batch, head, i, 0), line.data(), call.kernels.table->set);
     for (std::size_t d = 0; d < line.size(); ++d) {
       if (is_finite(line[d])) continue;
       if (count++ == 0) {
@@ -59,8 +59,7 @@ struct MaskTensor {
 
   double operator()(Index b, Index h, Index i, Index j) const {
     double value = 0;
-    view.format->load(view.data, view.offset(b, h, i, j), 1, 1, &value,
-                      widening(InstructionSet::generic));
+    view.format->load(view.data, view.offset(b, h, i, j), 1, 1, &value, InstructionSet::generic);
     return role == Role::bias ? value : value != 0;
   }
   /// Whether all entries that belong to the inspected head satisfy holds(value, query, key).

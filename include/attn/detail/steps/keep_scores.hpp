@@ -82,10 +82,11 @@ void finish_weights(const AttentionCall<A>& call, const SoftmaxState<A>& state, 
 }
 
 /// Keeps the scores of a tile before the next step turns them into weights.
-template <class A, class Next>
+template <class A>
 class KeepScoresStep {
  public:
-  KeepScoresStep(const AttentionCall<A>& call, const Next& next) : call_(call), next_(next) {}
+  KeepScoresStep(const AttentionCall<A>& call, const SoftmaxStep<A>& next)
+      : call_(call), next_(next) {}
 
   void operator()(const RowTile<A>& tile, const ScoreTile<A>& scores,
                   const FetchedRows<A>& fetched) const {
@@ -95,7 +96,7 @@ class KeepScoresStep {
 
  private:
   const AttentionCall<A>& call_;
-  Next next_;
+  SoftmaxStep<A> next_;
 };
 
 }  // namespace ATTN_BUILD

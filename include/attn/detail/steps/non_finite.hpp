@@ -11,6 +11,7 @@
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/forms/tile_form.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
 #include "attn/detail/steps/softmax.hpp"
 #include "attn/tile.hpp"
@@ -20,10 +21,10 @@ namespace detail {
 inline namespace ATTN_BUILD {
 
 /// o += weight * value for the values that are infinite or NaN, and for live weights alone.
-template <class A, class Form>
+template <class A>
 class NonFiniteStep {
  public:
-  NonFiniteStep(const AttentionCall<A>& call, Form& form) : call_(call), form_(form) {}
+  NonFiniteStep(const AttentionCall<A>& call, TileForm<A>& form) : call_(call), form_(form) {}
 
   void operator()(const RowTile<A>& tile, const ScoreTile<A>& scores,
                   const FetchedRows<A>& fetched) const {
@@ -46,7 +47,7 @@ class NonFiniteStep {
   }
 
   const AttentionCall<A>& call_;
-  Form& form_;
+  TileForm<A>& form_;
 };
 
 }  // namespace ATTN_BUILD

@@ -11,6 +11,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/row_tile.hpp"
+#include "attn/detail/forms/tile_form.hpp"
 #include "attn/detail/rows/tile_rows.hpp"
 #include "attn/random.hpp"
 #include "attn/tile.hpp"
@@ -35,10 +36,10 @@ void apply_dropout(const DropoutRule<A>& rule, const ScoreTile<A>& weights) {
   });
 }
 
-template <class A, class Form>
+template <class A>
 class SoftmaxStep {
  public:
-  SoftmaxStep(const AttentionCall<A>& call, Form& form) : call_(call), form_(form) {}
+  SoftmaxStep(const AttentionCall<A>& call, TileForm<A>& form) : call_(call), form_(form) {}
 
   void operator()(const RowTile<A>& tile, const ScoreTile<A>& scores, const FetchedRows<A>&) const {
     const bool rescale = form_.softmax(tile, scores);
@@ -48,7 +49,7 @@ class SoftmaxStep {
 
  private:
   const AttentionCall<A>& call_;
-  Form& form_;
+  TileForm<A>& form_;
 };
 
 }  // namespace ATTN_BUILD
