@@ -71,9 +71,10 @@ void scaled_dot_product_attention(const Q& q, const C& cache, O&& out, const M& 
   const detail::KeyValueSource source = cache.source();
   const detail::TensorRef queries = detail::input(q);
   const PerBatch past = source.end - queries.shape.length;
-  detail::attend("scaled_dot_product_attention", queries, source, &past, detail::output<O>(out),
-                 cache.mask_with(detail::checked_mask<4>(mask)), options,
-                 detail::extra_outputs<detail::AccumulationOf<Q, C, O>>(extra));
+  detail::attend<C::kForgets>("scaled_dot_product_attention", queries, source, &past,
+                              detail::output<O>(out),
+                              cache.mask_with(detail::checked_mask<4>(mask)), options,
+                              detail::extra_outputs<detail::AccumulationOf<Q, C, O>>(extra));
 }
 
 /// The same, returning its results in buffers of its own.

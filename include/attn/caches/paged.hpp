@@ -224,9 +224,8 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
                 (copies_last_page(first, i, counts) ? 1 : 0);
     }
     if (needed > num_free_pages()) {
-      call.raise_shape("append past capacity: " + std::to_string(needed) +
-                       " more pages are needed, and " + std::to_string(num_free_pages()) + " of " +
-                       std::to_string(num_pages()) + " are free");
+      call.raise_shape({"append past capacity: ", needed, " more pages are needed, and ",
+                        num_free_pages(), " of ", num_pages(), " are free"});
     }
     for (Index i = 0; i < sequences; ++i) take_pages(first + i, counts[i]);
   }

@@ -95,6 +95,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   ATTN_ALWAYS_INLINE detail::KeyValueSource source() const {
     return Base::source_from(Base::per_batch(first_held_), held_capacity());
   }
+  static constexpr bool kForgets = true;
   ATTN_ALWAYS_INLINE Index first_held_after(Index b, Index count) const {
     const Index grown = (std::max)(ring(), window_ + count - 1);
     return (std::max)(first_held(b), Base::length(b) + count - grown);

@@ -109,8 +109,8 @@ class SlidingWindowMask : public Mask {
   }
   ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     if (left_ < 0 || right_ < 0) {
-      checker.raise_option("sliding_window(left, right) takes 0 or more on each side, got left " +
-                           std::to_string(left_) + ", right " + std::to_string(right_));
+      checker.raise_option({"sliding_window(left, right) takes 0 or more on each side, got left ",
+                            left_, ", right ", right_});
     }
     checker.use_position("sliding_window()");
   }

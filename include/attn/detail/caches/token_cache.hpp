@@ -181,6 +181,8 @@ class TokenCache {
     set_length(b, 0);
   }
 
+  /// Whether the cache lets go of tokens that it was given.
+  static constexpr bool kForgets = false;
   /// The first token of sequence b that is held once `count` more have been appended to each.
   ATTN_ALWAYS_INLINE Index first_held_after(Index, Index) const { return 0; }
   /// The mask of a call: what the cache adds to it.

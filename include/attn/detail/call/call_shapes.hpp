@@ -13,6 +13,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/overlap.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/detail/text/text_parts.hpp"
 #include "attn/error.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -34,7 +35,10 @@ struct FunctionName {
   FunctionName(const char* owner_, const char* name_) : owner(owner_), name(name_) {}
 
   ATTN_COLD std::string text() const {
-    return owner == nullptr ? std::string(name) : std::string(owner) + "::" + name;
+    std::string text;
+    if (owner != nullptr) append(text, {owner, "::"});
+    append(text, {name});
+    return text;
   }
 };
 
@@ -75,8 +79,8 @@ class CallShapes {
     if (!is_empty(shape) &&
         ((shape.batch > 1 && stride.batch == 0) || (shape.heads > 1 && stride.heads == 0) ||
          (shape.length > 1 && stride.length == 0) || (shape.dim > 1 && stride.dim == 0))) {
-      raise_shape(std::string("an axis of ") + name +
-                  " longer than 1 has stride 0: its elements would be written over each other");
+      raise_shape({"an axis of ", name,
+                   " longer than 1 has stride 0: its elements would be written over each other"});
     }
     for (int i = 0; i + 1 < count_; ++i) require_apart(tensors_[count_ - 1], tensors_[i]);
   }
@@ -84,7 +88,7 @@ class CallShapes {
   void require_apart_from(const Workspace& workspace) const {
     for (int i = 0; i < count_; ++i) {
       if (overlaps(workspace, tensors_[i].tensor)) {
-        raise_shape(std::string("options.workspace overlaps ") + tensors_[i].name + " in memory");
+        raise_shape({"options.workspace overlaps ", tensors_[i].name, " in memory"});
       }
     }
   }
@@ -103,7 +107,7 @@ class CallShapes {
   /// Refuses a tensor so large that sizes of its copies could overflow.
   void require_possible(const char* name, const Shape4& shape) const {
     if (!is_possible(shape, kCopyBytes) || !is_possible({1, 1, 1, shape.dim}, kRowBytes)) {
-      raise_shape(describe(name, shape) + " is too large: sizes in bytes overflow");
+      raise_shape({name, " ", shape, " is too large: sizes in bytes overflow"});
     }
   }
   void expect(bool holds, const char* rule) const {
@@ -113,13 +117,20 @@ class CallShapes {
   /// The tensors so far, in their order.
   Span<const NamedTensor> tensors() const { return Span<const NamedTensor>(tensors_, count_); }
 
-  [[noreturn]] ATTN_COLD void raise_shape(const std::string& rule) const {
+  [[noreturn]] ATTN_COLD ATTN_NEVER_INLINE void raise_shape(TextParts rule) const {
     raise_shape_(message(rule));
     std::abort();
   }
-  [[noreturn]] ATTN_COLD void raise_option(const std::string& rule) const {
+  [[noreturn]] ATTN_COLD ATTN_NEVER_INLINE void raise_option(TextParts rule) const {
     raise_option_(message(rule));
     std::abort();
+  }
+  /// A rule in one part.
+  [[noreturn]] ATTN_COLD void raise_shape(const TextPart& rule) const {
+    raise_shape(TextParts{rule});
+  }
+  [[noreturn]] ATTN_COLD void raise_option(const TextPart& rule) const {
+    raise_option(TextParts{rule});
   }
 
  private:
@@ -137,11 +148,11 @@ class CallShapes {
     tensors_[count_++] = added;
     const Shape4& s = added.tensor.shape;
     if (s.batch < 0 || s.heads < 0 || s.length < 0 || s.dim < 0) {
-      raise_shape(std::string(added.name) + " has a negative extent");
+      raise_shape({added.name, " has a negative extent"});
     }
     if (!is_small(added.tensor)) require_within_reach(added);
     if (added.tensor.data == nullptr && !is_empty(s)) {
-      raise_shape(std::string(added.name) + " is not empty, but its pointer is null");
+      raise_shape({added.name, " is not empty, but its pointer is null"});
     }
   }
 
@@ -149,25 +160,26 @@ class CallShapes {
     require_possible(added.name, added.tensor.shape);
     if (is_empty(added.tensor.shape) || is_within_reach(added.tensor)) return;
     const Stride4& stride = added.tensor.stride;
-    raise_shape(std::string(added.name) + " has " +
-                describe("strides", Shape4{stride.batch, stride.heads, stride.length, stride.dim}) +
-                ", which lead too far: offsets in bytes overflow");
+    const Shape4 strides{stride.batch, stride.heads, stride.length, stride.dim};
+    raise_shape(
+        {added.name, " has strides ", strides, ", which lead too far: offsets in bytes overflow"});
   }
   void require_apart(const NamedTensor& output, const NamedTensor& other) const {
     if (overlaps(output.tensor, other.tensor)) {
-      raise_shape(std::string(output.name) + " overlaps " + other.name + " in memory");
+      raise_shape({output.name, " overlaps ", other.name, " in memory"});
     }
   }
 
-  ATTN_COLD std::string message(const std::string& rule) const {
-    std::string text = function_.text() + ": " + rule;
+  ATTN_COLD std::string message(TextParts rule) const {
+    std::string text = function_.text();
+    append(text, {": "});
+    append(text, rule);
     for (int i = 0; i < count_; ++i) {
-      text += i == 0 ? "; got " : ", ";
-      text += describe(tensors_[i].name, tensors_[i].shape);
+      append(text, {i == 0 ? "; got " : ", ", tensors_[i].name, " ", tensors_[i].shape});
     }
     if (sequence_ >= 0) {
-      text += ", sequence " + std::to_string(sequence_) + " of " + std::to_string(query_length_) +
-              " queries and " + std::to_string(key_length_) + " keys";
+      append(text, {", sequence ", sequence_, " of ", query_length_, " queries and ", key_length_,
+                    " keys"});
     }
     return text;
   }

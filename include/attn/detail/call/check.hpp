@@ -10,7 +10,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <string>
 #include <type_traits>
 
 #include "attn/config.hpp"
@@ -23,7 +22,6 @@
 #include "attn/detail/kernels/micro_kernels.hpp"
 #include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/detail/text/numbers.hpp"
 #include "attn/options.hpp"
 #include "attn/random.hpp"
 #include "attn/tile.hpp"
@@ -74,27 +72,28 @@ void check_options(const CallShapes& call, const AttentionOptions& options) {
     return is_finite(value) && value <= kLargest && value >= -kLargest;
   };
   if (options.scale && !fits(*options.scale)) {
-    call.raise_option("options.scale must be finite in the accumulation type, got " +
-                      general(*options.scale));
+    call.raise_option(
+        {"options.scale must be finite in the accumulation type, got ", *options.scale});
   }
   if (!fits(options.softcap) || options.softcap < 0) {
     call.raise_option(
-        "options.softcap must be finite in the accumulation type and 0 (none) or more, got " +
-        general(options.softcap));
+        {"options.softcap must be finite in the accumulation type and 0 (none) or more, got ",
+         options.softcap});
   }
   // The other options round to something near them; 0 means something else than a small cap.
   if (options.softcap > 0 && bits_of(static_cast<A>(options.softcap)) == 0) {
-    call.raise_option("options.softcap must not round to 0, which means none, in the " +
-                      std::string("accumulation type, got ") + general(options.softcap));
+    call.raise_option(
+        {"options.softcap must not round to 0, which means none, in the accumulation type, got ",
+         options.softcap});
   }
   const double p = options.dropout.probability;
   if (!is_finite(p) || p < 0 || p > 1) {
-    call.raise_option("options.dropout.probability must lie within 0 and 1, got " + general(p));
+    call.raise_option({"options.dropout.probability must lie within 0 and 1, got ", p});
   }
   if (!is_available(options.instruction_set, active_instruction_set())) {
-    call.raise_option(std::string("options.instruction_set ") + name_of(options.instruction_set) +
-                      " is not offered by this CPU; its best is " +
-                      name_of(active_instruction_set()));
+    call.raise_option({"options.instruction_set ", name_of(options.instruction_set),
+                       " is not offered by this CPU; its best is ",
+                       name_of(active_instruction_set())});
   }
 }
 

@@ -5,8 +5,6 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
-#include <string>
-
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call.hpp"
@@ -40,11 +38,10 @@ void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
       for (Index key = lost.begin; key < lost.end; ++key) {
         if (!sees(row, key)) continue;
         shapes.raise_shape(
-            "query " + std::to_string(row.query(0)) + " of batch " + std::to_string(row.batch) +
-            ", at position " + std::to_string(row.position_begin()) + ", sees key " +
-            std::to_string(key) + ", and the cache holds none before " + std::to_string(held) +
-            ": it keeps the windows of its last longest_append tokens, and no query may stand "
-            "further back unless its mask hides what is missing");
+            {"query ", row.query(0), " of batch ", row.batch, ", at position ",
+             row.position_begin(), ", sees key ", key, ", and the cache holds none before ", held,
+             ": it keeps the windows of its last longest_append tokens, and no query may stand "
+             "further back unless its mask hides what is missing"});
       }
     }
   };

@@ -7,14 +7,13 @@
 #endif
 
 #include <optional>
-#include <string>
 #include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/mask_stage.hpp"
-#include "attn/detail/text/numbers.hpp"
+#include "attn/detail/text/text_parts.hpp"
 #include "attn/options.hpp"
 
 namespace attn {
@@ -42,8 +41,7 @@ class MaskChecker {
   void declare_offset(const char* mask, const PerBatch& offset) {
     check_per_batch(mask, offset);
     if (offset_ && differ(*offset_, offset)) {
-      call_.raise_option(std::string(offset_name_) + " and " + mask +
-                         " give different positions to the queries");
+      call_.raise_option({offset_name_, " and ", mask, " give different positions to the queries"});
     }
     if (!offset_) offset_name_ = mask;
     offset_ = offset;
@@ -69,9 +67,8 @@ class MaskChecker {
     const KeyRange batches = call_.batches(scores_.batch);
     for (Index b = batches.begin; b < batches.end; ++b) {
       if (lengths[b] < 0 || lengths[b] > scores_.dim) {
-        call_.raise_option("key_lengths must lie within 0 and the number of keys " +
-                           std::to_string(scores_.dim) + ", got " + std::to_string(lengths[b]) +
-                           " for batch " + std::to_string(b));
+        call_.raise_option({"key_lengths must lie within 0 and the number of keys ", scores_.dim,
+                            ", got ", lengths[b], " for batch ", b});
       }
     }
     has_key_lengths_ = true;
@@ -85,23 +82,22 @@ class MaskChecker {
         (s.batch == 1 || s.batch == scores_.batch) && (s.heads == 1 || s.heads == scores_.heads) &&
         (s.length == 1 || s.length == scores_.length) && (s.dim == 1 || s.dim == scores_.dim);
     if (!fits) {
-      call_.raise_shape(std::string("the ") + name +
-                        " must have the shape of the scores, or 1, on every axis: " +
-                        describe("scores", scores_));
+      call_.raise_shape({"the ", name,
+                         " must have the shape of the scores, or 1, on every axis: scores ",
+                         scores_});
     }
   }
 
   /// One finite number a query head.
   void check_per_head(const char* name, Span<const double> values, bool allow_minus_infinity) {
     if (values.size() != scores_.heads) {
-      call_.raise_shape(std::string(name) + " must hold one number a query head, " +
-                        std::to_string(scores_.heads) + ", got " + std::to_string(values.size()));
+      call_.raise_shape(
+          {name, " must hold one number a query head, ", scores_.heads, ", got ", values.size()});
     }
     for (const double value : values) {
       if (allow_minus_infinity && is_negative_infinity(value)) continue;
       if (!is_finite(value) || value > largest_ || value < -largest_) {
-        call_.raise_option(std::string(name) + " must be finite in the accumulation type, got " +
-                           general(value));
+        call_.raise_option({name, " must be finite in the accumulation type, got ", value});
       }
     }
   }
@@ -109,21 +105,21 @@ class MaskChecker {
   /// One number, or one each batch of q.
   void check_per_batch(const char* name, const PerBatch& values) {
     if (!values.is_scalar() && values.size() != scores_.batch) {
-      call_.raise_shape(std::string(name) + " must hold one number, or one each batch of q, " +
-                        std::to_string(scores_.batch) + ", got " + std::to_string(values.size()));
+      call_.raise_shape({name, " must hold one number, or one each batch of q, ", scores_.batch,
+                         ", got ", values.size()});
     }
   }
 
-  [[noreturn]] void raise_option(const std::string& rule) const { call_.raise_option(rule); }
+  [[noreturn]] void raise_option(TextParts rule) const { call_.raise_option(rule); }
 
   /// After all masks: the offset of the queries.
   PerBatch resolve_offset() const {
     const Index queries = scores_.length, keys = scores_.dim;
     if (position_user_ != nullptr && has_key_lengths_ && queries != keys && !has_value_ && !past_) {
-      call_.raise_shape(std::string(position_user_) +
-                        " with key_lengths and a query length that is not the key length: say "
-                        "where the queries stand, as causal_from(offset) or "
-                        "options.query_offset (length - Sq: at the end of the valid keys)");
+      call_.raise_shape({position_user_,
+                         " with key_lengths and a query length that is not the key length: say "
+                         "where the queries stand, as causal_from(offset) or "
+                         "options.query_offset (length - Sq: at the end of the valid keys)"});
     }
     if (needs_offset_ && queries != keys && !offset_ && !past_) {
       call_.raise_shape(

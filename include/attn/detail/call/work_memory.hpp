@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <string>
 
 #include "attn/config.hpp"
 #include "attn/detail/call/arena.hpp"
@@ -26,8 +25,8 @@ class WorkMemory {
   WorkMemory(const CallShapes& call, const Workspace& workspace, std::size_t bytes,
              const FunctionName& query = "attention_workspace_bytes") {
     if (workspace.data == nullptr && workspace.bytes != 0) {
-      call.raise_option("options.workspace is null, but says that it holds " +
-                        std::to_string(workspace.bytes) + " bytes");
+      call.raise_option(
+          {"options.workspace is null, but says that it holds ", workspace.bytes, " bytes"});
     }
     if (workspace.data != nullptr) call.require_apart_from(workspace);
     if (bytes == 0) return;
@@ -40,9 +39,8 @@ class WorkMemory {
         reinterpret_cast<std::uintptr_t>(workspace.data) % Arena::kAlignment;
     const std::size_t skip = misaligned == 0 ? 0 : Arena::kAlignment - misaligned;
     if (workspace.bytes < bytes + skip) {
-      call.raise_option(std::string("options.workspace is too small: ") + query.text() +
-                        " asks for " + std::to_string(bytes + Arena::kAlignment) + " bytes, got " +
-                        std::to_string(workspace.bytes));
+      call.raise_option({"options.workspace is too small: ", query.text(), " asks for ",
+                         bytes + Arena::kAlignment, " bytes, got ", workspace.bytes});
     }
     data_ = static_cast<char*>(workspace.data) + skip;
   }

@@ -47,7 +47,8 @@ void run_attention(const CallShapes& shapes, const AttentionCall<A>& call,
 }
 
 /// Checks and runs attention of q over `source`. `past`: where a cache says its queries stand.
-template <class A>
+/// kForgets: whether it lets keys go, so that some may be missed.
+template <bool kForgets = false, class A>
 void attend(const char* function, const TensorRef& q, const KeyValueSource& source,
             const PerBatch* past, const TensorRef& out, const MaskOf<A>& mask,
             const AttentionOptions& options, const AttentionOutputs<A>& extra) {
@@ -57,7 +58,7 @@ void attend(const char* function, const TensorRef& q, const KeyValueSource& sour
   check_inputs(shapes, q.shape, source.key_shape, source.value_shape);
   const AttentionCall<A> call =
       describe_call<A>(shapes, q, source, past, out, mask, options, extra);
-  require_held_keys(shapes, call);
+  if constexpr (kForgets) require_held_keys(shapes, call);
   run_attention(shapes, call, options);
 }
 
