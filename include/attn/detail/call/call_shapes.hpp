@@ -156,7 +156,7 @@ class CallShapes {
     }
   }
 
-  void require_within_reach(const NamedTensor& added) const {
+  ATTN_COLD ATTN_NEVER_INLINE void require_within_reach(const NamedTensor& added) const {
     require_possible(added.name, added.tensor.shape);
     if (is_empty(added.tensor.shape) || is_within_reach(added.tensor)) return;
     const Stride4& stride = added.tensor.stride;

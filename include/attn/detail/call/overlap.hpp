@@ -96,17 +96,9 @@ inline bool can_bridge(const OverlapAxis* axis, const OverlapAxis* end, Index di
   return false;
 }
 
-/// Whether two views share an element. Views of one element size and equal strides (axes of length
-/// 1 apart) that nest are told apart exactly, so interleaved slices of one packed buffer do not
-/// overlap; for others, intersecting address ranges count as an overlap.
-inline bool overlaps(const TensorRef& a, const TensorRef& b) {
-  if (is_empty(a.shape) || is_empty(b.shape) || a.data == nullptr || b.data == nullptr) {
-    return false;
-  }
-  const ByteRange range_a(a), range_b(b);
-  if (range_a.end <= range_b.begin || range_b.end <= range_a.begin) return false;
+/// The rule of overlaps() for views whose address ranges intersect, as those of few calls do.
+ATTN_COLD ATTN_NEVER_INLINE inline bool share_element(const TensorRef& a, const TensorRef& b) {
   if (a.element_size() != b.element_size()) return true;
-
   const Index extents_a[4] = {a.shape.batch, a.shape.heads, a.shape.length, a.shape.dim};
   const Index extents_b[4] = {b.shape.batch, b.shape.heads, b.shape.length, b.shape.dim};
   const Index strides_a[4] = {a.stride.batch, a.stride.heads, a.stride.length, a.stride.dim};
@@ -131,9 +123,21 @@ inline bool overlaps(const TensorRef& a, const TensorRef& b) {
     reach_a += (axes[i].a - 1) * axes[i].stride;
     reach_b += (axes[i].b - 1) * axes[i].stride;
   }
-  const Index bytes = static_cast<Index>(range_b.begin - range_a.begin);
+  const Index bytes = static_cast<Index>(ByteRange(b).begin - ByteRange(a).begin);
   if (bytes % a.element_size() != 0) return true;
   return can_bridge(axes, axes + count, bytes / a.element_size());
+}
+
+/// Whether two views share an element. Views of one element size and equal strides (axes of length
+/// 1 apart) that nest are told apart exactly, so interleaved slices of one packed buffer do not
+/// overlap; for others, intersecting address ranges count as an overlap.
+inline bool overlaps(const TensorRef& a, const TensorRef& b) {
+  if (is_empty(a.shape) || is_empty(b.shape) || a.data == nullptr || b.data == nullptr) {
+    return false;
+  }
+  const ByteRange range_a(a), range_b(b);
+  if (range_a.end <= range_b.begin || range_b.end <= range_a.begin) return false;
+  return share_element(a, b);
 }
 
 }  // namespace ATTN_BUILD

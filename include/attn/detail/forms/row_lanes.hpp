@@ -58,35 +58,21 @@ class RowLanes final : public LaneTiles<A> {
   /// rows sees nothing the scores are -infinity.
   ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover cover) final {
     stairs_ = find_staircase(tile, keys, cover, lanes_);
-    A* const first = Base::scores_;
-    const auto compute = [&](KeyRange part, Index first_row, Index rows, const Prefetch& ahead) {
-      if (part.empty()) return;
-      kernels().row_scores(key_rows_ + (part.begin - fetched_->keys.begin), part.size(),
-                           call_.sizes.key_dim, tile.queries + first_row, stride_, rows,
-                           call_.score.scale,
-                           first + (part.begin - keys.begin) * stride_ + first_row, stride_, ahead);
-    };
-    compute(stairs_.common, 0, tile.padded_rows, next_rows(tile, fetched_->key_rows, keys));
+    compute_scores(tile, keys, stairs_.common, 0, tile.padded_rows,
+                   next_rows(tile, fetched_->key_rows, keys));
     for (Index v = 0; v < stairs_.vectors; ++v) {
-      compute(stairs_.before(v), v * lanes_, lanes_, {});
-      compute(stairs_.behind(v), v * lanes_, lanes_, {});
+      compute_scores(tile, keys, stairs_.before(v), v * lanes_, lanes_, {});
+      compute_scores(tile, keys, stairs_.behind(v), v * lanes_, lanes_, {});
     }
-    Base::leave_out(stairs_, keys, first);
-    return Base::finish_scores(tile, keys, first);
+    Base::leave_out(stairs_, keys, Base::scores_);
+    return Base::finish_scores(tile, keys, Base::scores_);
   }
 
   /// o = o * factors (if `rescale`) + weights * values, in ascending order of keys for every row.
   void accumulate(const Tile& tile, const ScoreTile<A>& weights, bool rescale) final {
-    const KeyRange keys = weights.keys;
-    const auto add = [&](KeyRange part, Index first_row, Index rows, bool scale,
-                         const Prefetch& ahead) {
-      kernels().row_accumulate(
-          value_rows_ + (part.begin - fetched_->keys.begin), part.size(), call_.sizes.value_dim,
-          weights.scores + (part.begin - keys.begin) * stride_ + first_row, stride_, rows,
-          scale ? tile.state.factors + first_row : nullptr, tile.out + first_row, stride_, ahead);
-    };
     if (stairs_.vectors == 0) {
-      add(keys, 0, tile.padded_rows, rescale, next_rows(tile, fetched_->value_rows, keys));
+      add_values(tile, weights, weights.keys, 0, tile.padded_rows, rescale,
+                 next_rows(tile, fetched_->value_rows, weights.keys));
       return;
     }
     bool has_before = false;
@@ -94,23 +80,45 @@ class RowLanes final : public LaneTiles<A> {
     // Rescaling comes before the first key of any vector.
     if (has_before) {
       for (Index v = 0; v < stairs_.vectors; ++v) {
-        add(stairs_.before(v), v * lanes_, lanes_, rescale, {});
+        add_values(tile, weights, stairs_.before(v), v * lanes_, lanes_, rescale, {});
       }
       rescale = false;
     }
     if (rescale || !stairs_.common.empty()) {
-      add(stairs_.common, 0, tile.padded_rows, rescale, {});
+      add_values(tile, weights, stairs_.common, 0, tile.padded_rows, rescale, {});
     }
     for (Index v = 0; v < stairs_.vectors; ++v) {
-      if (!stairs_.behind(v).empty()) add(stairs_.behind(v), v * lanes_, lanes_, false, {});
+      if (stairs_.behind(v).empty()) continue;
+      add_values(tile, weights, stairs_.behind(v), v * lanes_, lanes_, false, {});
     }
   }
 
  private:
+  // Called from several places, and worth no copy in each.
+
+  /// scale * (q . k) for the keys `part` of `keys` and some rows.
+  ATTN_NEVER_INLINE void compute_scores(const Tile& tile, KeyRange keys, KeyRange part,
+                                        Index first_row, Index rows, const Prefetch& ahead) const {
+    if (part.empty()) return;
+    kernels().row_scores(
+        key_rows_ + (part.begin - fetched_->keys.begin), part.size(), call_.sizes.key_dim,
+        tile.queries + first_row, stride_, rows, call_.score.scale,
+        Base::scores_ + (part.begin - keys.begin) * stride_ + first_row, stride_, ahead);
+  }
+  /// o = o * factors (if `rescale`) + weights * values for the keys `part` and some rows.
+  ATTN_NEVER_INLINE void add_values(const Tile& tile, const ScoreTile<A>& weights, KeyRange part,
+                                    Index first_row, Index rows, bool rescale,
+                                    const Prefetch& ahead) const {
+    kernels().row_accumulate(
+        value_rows_ + (part.begin - fetched_->keys.begin), part.size(), call_.sizes.value_dim,
+        weights.scores + (part.begin - weights.keys.begin) * stride_ + first_row, stride_, rows,
+        rescale ? tile.state.factors + first_row : nullptr, tile.out + first_row, stride_, ahead);
+  }
   /// What the last tile of the block prefetches while it works on `keys`: the rows that come after
   /// them. Scores and values alternate, which hides the order of either from the CPU's own
   /// prefetching.
-  Prefetch next_rows(const Tile& tile, const TileRows<A>& rows, KeyRange keys) const {
+  ATTN_NEVER_INLINE Prefetch next_rows(const Tile& tile, const TileRows<A>& rows,
+                                       KeyRange keys) const {
     if (&tile + 1 != Base::end() || keys.end >= rows.end) return {};
     TileRows<A> next = rows;
     next.copy = nullptr;

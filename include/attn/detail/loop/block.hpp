@@ -21,6 +21,19 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
 
+/// Where some score or value was infinite or NaN. Scores have done what they should; values may
+/// have reached rows that do not see their key. Again, with what is not finite added where it is
+/// seen.
+template <class A>
+ATTN_COLD void attend_again(const AttentionCall<A>& call, TileForm<A>& form, const RowBlock& block,
+                            KeyRange split, const KeyValueRows<A>& rows) {
+  form.reset(!call.is_split());
+  const SoftmaxStep<A> softmax(call, form);
+  walk_tiles(call, block, split, rows.with_values(Fetch::finite), form, AnyStep<A>(softmax));
+  const NonFiniteStep<A> non_finite(call, form);
+  walk_tiles(call, block, split, rows.with_values(Fetch::converted), form, AnyStep<A>(non_finite));
+}
+
 /// Attends a block of rows to the keys of `split`; afterwards the states of its tiles hold the
 /// sums.
 template <class A>
@@ -40,12 +53,7 @@ void attend_block(const AttentionCall<A>& call, TileForm<A>& form, const RowBloc
   } else {
     walk(rows, softmax);
   }
-  if (form.is_finite()) return;
-  // Some score or value was infinite or NaN. Scores have done what they should; values may have
-  // reached rows that do not see their key. Again, with what is not finite added where it is seen.
-  form.reset(has_sinks);
-  walk(rows.with_values(Fetch::finite), softmax);
-  walk(rows.with_values(Fetch::converted), NonFiniteStep<A>(call, form));
+  if (!form.is_finite()) attend_again(call, form, block, split, rows);
 }
 
 /// Writes the outputs of a tile whose state has seen all keys.

@@ -26,8 +26,8 @@ class NonFiniteStep {
  public:
   NonFiniteStep(const AttentionCall<A>& call, TileForm<A>& form) : call_(call), form_(form) {}
 
-  void operator()(const RowTile<A>& tile, const ScoreTile<A>& scores,
-                  const FetchedRows<A>& fetched) const {
+  ATTN_COLD void operator()(const RowTile<A>& tile, const ScoreTile<A>& scores,
+                            const FetchedRows<A>& fetched) const {
     form_.softmax_again(tile, scores);
     if (call_.dropout.applies()) apply_dropout(call_.dropout, scores);
     fetched.value_rows.for_each_row(scores.keys, [&](Index key, const void* address) {
@@ -39,7 +39,8 @@ class NonFiniteStep {
   }
 
  private:
-  void add(const RowTile<A>& tile, const ScoreTile<A>& weights, Index key, Index d, A value) const {
+  ATTN_COLD void add(const RowTile<A>& tile, const ScoreTile<A>& weights, Index key, Index d,
+                     A value) const {
     for (Index row = 0; row < tile.rows.count; ++row) {
       const A weight = weights(row, key);
       if (bits_of(weight) != 0) form_.value(tile, row, d) += weight * value;
