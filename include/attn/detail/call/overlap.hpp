@@ -43,7 +43,7 @@ struct ByteRange {
 
 /// Whether the elements of a view that is not empty lie within the reach of an Index of each other,
 /// in bytes.
-inline bool is_within_reach(const TensorRef& t) {
+ATTN_COLD inline bool is_within_reach(const TensorRef& t) {
   const auto reach = [&](Index extent, Index stride) {
     if (extent == 1) return CheckedSize(0);  // any stride will do
     // -(stride + 1) + 1 is the magnitude of any negative stride.

@@ -23,38 +23,31 @@ inline Index worker_count(Executor* executor) {
                              : (std::max)(Index{1}, static_cast<Index>(executor->concurrency()));
 }
 
-/// The executor of a call that runs in several stages, asked once how many tasks it takes at a
-/// time: scratch is sized by the answer, and a second one might differ.
-class SettledExecutor final : public Executor {
+/// Something done for an item in a slot, behind one pointer: whatever runs items is compiled once.
+class ItemRun {
  public:
-  explicit SettledExecutor(Executor* executor)
-      : executor_(executor), concurrency_(static_cast<int>(worker_count(executor))) {}
+  /// `run` outlives this.
+  template <class Run>
+  explicit ItemRun(const Run& run)
+      : run_(&run), call_([](const void* r, Index slot, Index item) {
+          (*static_cast<const Run*>(r))(slot, item);
+        }) {}
 
-  /// What the stages use; null if there is no executor.
-  Executor* get() { return executor_ == nullptr ? nullptr : this; }
-
-  int concurrency() const override { return concurrency_; }
-  void parallel_for(Index count, void (*task)(void* context, Index index), void* context) override {
-    executor_->parallel_for(count, task, context);
-  }
+  void operator()(Index slot, Index item) const { call_(run_, slot, item); }
 
  private:
-  Executor* executor_;
-  int concurrency_;
+  const void* run_;
+  void (*call_)(const void*, Index, Index);
 };
 
-/// Calls run(slot, item) once for each item in [0, count), item 0 first; slots lie in [0, workers),
-/// and no two calls share one at the same time. The first exception is rethrown here. Without an
-/// executor: a plain loop.
-template <class Run>
-void for_each_item(Executor* executor, Index workers, Index count, const Run& run) {
+inline void run_items(Executor* executor, Index workers, Index count, const ItemRun& run) {
   workers = (std::min)(workers, count);
   if (executor == nullptr || workers <= 1) {
     for (Index item = 0; item < count; ++item) run(Index{0}, item);
     return;
   }
   struct Context {
-    const Run& run;
+    const ItemRun& run;
     Index count;
     std::atomic<Index> next{0};
     FirstException exception;
@@ -73,6 +66,14 @@ void for_each_item(Executor* executor, Index workers, Index count, const Run& ru
       },
       &context);
   context.exception.rethrow();
+}
+
+/// Calls run(slot, item) once for each item in [0, count), item 0 first; slots lie in [0, workers),
+/// and no two calls share one at the same time. The first exception is rethrown here. Without an
+/// executor: a plain loop.
+template <class Run>
+void for_each_item(Executor* executor, Index workers, Index count, const Run& run) {
+  run_items(executor, workers, count, ItemRun(run));
 }
 
 }  // namespace ATTN_BUILD

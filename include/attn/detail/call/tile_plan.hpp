@@ -52,8 +52,9 @@ inline Index keys_of_split(Index rows, Index dims) {
 
 /// `rows`: rows of the group (its query heads times Sq); `lanes`, `row_tile`: the kernel table's;
 /// `key_tile`: of heads that are not very wide.
-inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim, Index value_dim,
-                           Index lanes, Index row_tile, Index key_tile = 128) {
+ATTN_NEVER_INLINE inline TilePlan plan_tiles(Index rows, Index key_length, Index key_dim,
+                                             Index value_dim, Index lanes, Index row_tile,
+                                             Index key_tile = 128) {
   TilePlan plan;
   const Index dims = (std::max)(Index{1}, key_dim + value_dim);
   // With few rows most lanes of a row-per-lane tile would idle, and a scalar of K or V that is

@@ -25,6 +25,7 @@
 #include "attn/detail/call/work_memory.hpp"
 #include "attn/detail/layers/layer_arguments.hpp"
 #include "attn/detail/layers/layer_weights.hpp"
+#include "attn/detail/layers/settled_executor.hpp"
 #include "attn/detail/projection/linear_call.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"

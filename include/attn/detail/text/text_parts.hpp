@@ -6,6 +6,7 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
+#include <cstdio>
 #include <initializer_list>
 #include <string>
 #include <type_traits>
@@ -31,29 +32,27 @@ class TextPart {
         whole_(static_cast<long long>(number)) {}
 
   ATTN_COLD ATTN_NEVER_INLINE void append_to(std::string& text) const {
+    char digits[4 * 24];  // of up to four numbers
     switch (kind_) {
       case Kind::words:
         text += words_;
-        break;
-      case Kind::whole:
-        text += std::to_string(whole_);
-        break;
-      case Kind::size:
-        text += std::to_string(static_cast<unsigned long long>(whole_));
-        break;
+        return;
       case Kind::real:
         text += general(real_);
+        return;
+      case Kind::whole:
+        std::snprintf(digits, sizeof digits, "%lld", whole_);
+        break;
+      case Kind::size:
+        std::snprintf(digits, sizeof digits, "%llu", static_cast<unsigned long long>(whole_));
         break;
       case Kind::shape: {
-        const char* before = "[";
-        for (const Index extent : {shape_->batch, shape_->heads, shape_->length, shape_->dim}) {
-          text += before;
-          text += std::to_string(extent);
-          before = ", ";
-        }
-        text += "]";
+        const auto wide = [](Index extent) { return static_cast<long long>(extent); };
+        std::snprintf(digits, sizeof digits, "[%lld, %lld, %lld, %lld]", wide(shape_->batch),
+                      wide(shape_->heads), wide(shape_->length), wide(shape_->dim));
       }
     }
+    text += digits;
   }
 
  private:
