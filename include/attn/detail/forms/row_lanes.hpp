@@ -94,11 +94,9 @@ class RowLanes final : public LaneTiles<A> {
   }
 
  private:
-  // Called from several places, and worth no copy in each.
-
   /// scale * (q . k) for the keys `part` of `keys` and some rows.
-  ATTN_NEVER_INLINE void compute_scores(const Tile& tile, KeyRange keys, KeyRange part,
-                                        Index first_row, Index rows, const Prefetch& ahead) const {
+  void compute_scores(const Tile& tile, KeyRange keys, KeyRange part, Index first_row, Index rows,
+                      const Prefetch& ahead) const {
     if (part.empty()) return;
     kernels().row_scores(
         key_rows_ + (part.begin - fetched_->keys.begin), part.size(), call_.sizes.key_dim,
@@ -106,9 +104,8 @@ class RowLanes final : public LaneTiles<A> {
         Base::scores_ + (part.begin - keys.begin) * stride_ + first_row, stride_, ahead);
   }
   /// o = o * factors (if `rescale`) + weights * values for the keys `part` and some rows.
-  ATTN_NEVER_INLINE void add_values(const Tile& tile, const ScoreTile<A>& weights, KeyRange part,
-                                    Index first_row, Index rows, bool rescale,
-                                    const Prefetch& ahead) const {
+  void add_values(const Tile& tile, const ScoreTile<A>& weights, KeyRange part, Index first_row,
+                  Index rows, bool rescale, const Prefetch& ahead) const {
     kernels().row_accumulate(
         value_rows_ + (part.begin - fetched_->keys.begin), part.size(), call_.sizes.value_dim,
         weights.scores + (part.begin - weights.keys.begin) * stride_ + first_row, stride_, rows,
@@ -117,8 +114,7 @@ class RowLanes final : public LaneTiles<A> {
   /// What the last tile of the block prefetches while it works on `keys`: the rows that come after
   /// them. Scores and values alternate, which hides the order of either from the CPU's own
   /// prefetching.
-  ATTN_NEVER_INLINE Prefetch next_rows(const Tile& tile, const TileRows<A>& rows,
-                                       KeyRange keys) const {
+  Prefetch next_rows(const Tile& tile, const TileRows<A>& rows, KeyRange keys) const {
     if (&tile + 1 != Base::end() || keys.end >= rows.end) return {};
     TileRows<A> next = rows;
     next.copy = nullptr;
