@@ -64,6 +64,11 @@ class BothMasks : public Mask {
   ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
     return left_.key_range(rows, key_length) & right_.key_range(rows, key_length);
   }
+  ATTN_ALWAYS_INLINE KeyRange keys_within(const RowBlock& rows, KeyRange keys,
+                                          Index key_length) const {
+    return detail::keys_within(right_, rows, detail::keys_within(left_, rows, keys, key_length),
+                               key_length);
+  }
   ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
     return left_.row_range(rows, keys) & right_.row_range(rows, keys);
   }
@@ -137,7 +142,11 @@ class AnyMask : public Mask {
 
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const { return allows_(held_.get(), at); }
   ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return in_float_.key_range(rows, key_length);
+    return in_float_.keys_within(rows, {0, key_length}, key_length);
+  }
+  ATTN_ALWAYS_INLINE KeyRange keys_within(const RowBlock& rows, KeyRange keys,
+                                          Index key_length) const {
+    return in_float_.keys_within(rows, keys, key_length);
   }
   ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
     return in_float_.row_range(rows, keys);

@@ -27,6 +27,12 @@ struct IndexRange {
   friend ATTN_ALWAYS_INLINE constexpr IndexRange operator&(IndexRange a, IndexRange b) {
     return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
   }
+  /// The smallest range that holds both: what lies between them too.
+  friend ATTN_ALWAYS_INLINE constexpr IndexRange operator|(IndexRange a, IndexRange b) {
+    if (a.empty()) return b;
+    if (b.empty()) return a;
+    return {a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
+  }
 };
 /// Of keys, counted from the first of the sequence.
 using KeyRange = IndexRange;
@@ -40,6 +46,11 @@ enum class Cover { none, partial, all };
 ATTN_ALWAYS_INLINE constexpr Cover operator&(Cover a, Cover b) {
   if (a == Cover::none || b == Cover::none) return Cover::none;
   return a == Cover::all && b == Cover::all ? Cover::all : Cover::partial;
+}
+/// A tile that one side of a union keeps whole is kept whole; one that both drop is dropped.
+ATTN_ALWAYS_INLINE constexpr Cover operator|(Cover a, Cover b) {
+  if (a == Cover::all || b == Cover::all) return Cover::all;
+  return a == Cover::none && b == Cover::none ? Cover::none : Cover::partial;
 }
 
 template <class A>

@@ -148,10 +148,10 @@ struct AttentionCall {
     const Index first = i * plan.row_block;
     return row_block(group, first, (std::min)(plan.row_block, rows() - first));
   }
-  /// The keys that can matter to these rows.
-  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows) const {
-    return mask.key_range(rows, sizes.key_length) &
-           KeyRange{source.begin[rows.batch], source.end[rows.batch]};
+  /// Which of `keys` can matter to these rows.
+  ATTN_ALWAYS_INLINE KeyRange keys_within(const RowBlock& rows, KeyRange keys) const {
+    const KeyRange stored{source.begin[rows.batch], source.end[rows.batch]};
+    return mask.keys_within(rows, keys & stored, sizes.key_length);
   }
   /// The rows of the block's group, as `needs` says.
   ATTN_ALWAYS_INLINE KeyValueRows<A> rows_of(const RowBlock& block,

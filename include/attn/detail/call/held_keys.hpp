@@ -27,21 +27,29 @@ void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
     if (cover == Cover::partial) call.mask.apply(tile);
     return cover != Cover::none && !is_negative_infinity(score);
   };
+  const auto raise = [&](const RowBlock& row, Index key, Index held) {
+    shapes.raise_shape(
+        {"query ", row.query(0), " of batch ", row.batch, ", at position ", row.position_begin(),
+         ", sees key ", key, ", and the cache holds none before ", held,
+         ": it keeps the windows of its last longest_append tokens, and no query may stand further "
+         "back unless its mask hides what is missing"});
+  };
   const auto check_rows = [&](const RowBlock& group, Index held) {
-    const auto lost_keys = [&](const RowBlock& rows) {
-      return call.mask.key_range(rows, call.sizes.key_length) & KeyRange{0, held};
+    const auto within = [&](const RowBlock& rows, KeyRange keys) {
+      return call.mask.keys_within(rows, keys, call.sizes.key_length);
     };
-    if (lost_keys(group).empty()) return;
+    if (within(group, {0, held}).empty()) return;
     for (Index i = 0; i < group.count; ++i) {
       const RowBlock row = group.slice(i, 1);
-      const KeyRange lost = lost_keys(row);
-      for (Index key = lost.begin; key < lost.end; ++key) {
-        if (!sees(row, key)) continue;
-        shapes.raise_shape(
-            {"query ", row.query(0), " of batch ", row.batch, ", at position ",
-             row.position_begin(), ", sees key ", key, ", and the cache holds none before ", held,
-             ": it keeps the windows of its last longest_append tokens, and no query may stand "
-             "further back unless its mask hides what is missing"});
+      const KeyRange lost = within(row, {0, held});
+      // A step at a time, so that what a mask drops between others is passed over.
+      constexpr Index kStep = 512;
+      for (Index first = lost.begin; first < lost.end; first += kStep) {
+        const KeyRange keys = within(row, lost & KeyRange{first, first + kStep});
+        if (keys.empty() || call.mask.cover(row, keys) == Cover::none) continue;
+        for (Index key = keys.begin; key < keys.end; ++key) {
+          if (sees(row, key)) raise(row, key, held);
+        }
       }
     }
   };

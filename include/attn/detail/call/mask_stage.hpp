@@ -35,13 +35,32 @@ void reapply(const M& mask, const ScoreTile<A>& tile) {
   }
 }
 
+template <class M, class = void>
+inline constexpr bool has_keys_within_v = false;
+template <class M>
+inline constexpr bool
+    has_keys_within_v<M, std::void_t<decltype(std::declval<const M&>().keys_within(
+                             std::declval<const RowBlock&>(), KeyRange{}, Index{}))>> = true;
+
+/// Which of `keys`, of 0 .. key_length - 1, can matter to these rows. Masks that leave gaps tell by
+/// themselves; of the others, what key_range leaves.
+template <class M>
+ATTN_ALWAYS_INLINE KeyRange keys_within(const M& mask, const RowBlock& rows, KeyRange keys,
+                                        Index key_length) {
+  if constexpr (has_keys_within_v<M>) {
+    return keys.empty() ? keys : keys & mask.keys_within(rows, keys, key_length);
+  } else {
+    return keys & mask.key_range(rows, key_length);
+  }
+}
+
 }  // namespace ATTN_BUILD
 
 /// What a mask does, its type erased: the functions of the file that made the mask.
 template <class A>
 struct MaskFunctions {
   bool (*modifies)(const void*);
-  KeyRange (*key_range)(const void*, const RowBlock&, Index);
+  KeyRange (*keys_within)(const void*, const RowBlock&, KeyRange, Index);
   RowRange (*row_range)(const void*, const RowBlock&, KeyRange);
   Cover (*cover)(const void*, const RowBlock&, KeyRange);
   void (*modify)(const void*, const ScoreTile<A>&);
@@ -57,8 +76,8 @@ struct MaskFunctionsOf {
 
   static constexpr MaskFunctions<A> kFunctions = {
       [](const void* mask) { return as_mask(mask).modifies(); },
-      [](const void* mask, const RowBlock& rows, Index key_length) {
-        return as_mask(mask).key_range(rows, key_length);
+      [](const void* mask, const RowBlock& rows, KeyRange keys, Index key_length) {
+        return detail::keys_within(as_mask(mask), rows, keys, key_length);
       },
       [](const void* mask, const RowBlock& rows, KeyRange keys) {
         return as_mask(mask).row_range(rows, keys);
@@ -82,8 +101,9 @@ class MaskStage {
       : mask_(&mask), functions_(&MaskFunctionsOf<A, M>::kFunctions) {}
 
   ATTN_ALWAYS_INLINE bool modifies() const { return functions_->modifies(mask_); }
-  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return functions_->key_range(mask_, rows, key_length);
+  ATTN_ALWAYS_INLINE KeyRange keys_within(const RowBlock& rows, KeyRange keys,
+                                          Index key_length) const {
+    return functions_->keys_within(mask_, rows, keys, key_length);
   }
   ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
     return functions_->row_range(mask_, rows, keys);

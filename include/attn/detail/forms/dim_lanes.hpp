@@ -57,7 +57,6 @@ class DimLanes final : public TileForm<A> {
   }
   void begin_block(const RowBlock& block) final {
     set_rows(block);
-    tile_.keys = call_.key_range(block);
     for_each_row_run(
         call_.q, block, [&](Index begin, Index end, const TensorRef& lines, Index offset) {
           for (Index row = begin; row < end; ++row) {

@@ -78,12 +78,7 @@ class LaneTiles : public TileForm<A> {
     for (Index first = 0; first < block.count; first += stride_) {
       Tile& tile = tiles_[num_tiles_++];
       tile.rows = block.slice(first, (std::min)(stride_, block.count - first));
-      tile.keys = call_.key_range(tile.rows);
       tile.padded_rows = round_up(tile.rows.count, lanes_);
-      for (Index v = 0; v * lanes_ < tile.rows.count; ++v) {
-        const Index count = (std::min)(lanes_, tile.rows.count - v * lanes_);
-        tile.vector_keys[v] = call_.key_range(tile.rows.slice(v * lanes_, count));
-      }
       tile.queries = queries_ + first * query_lines_;
       tile.out = out_ + first * out_lines_;
       tile.out_size = out_lines_ * stride_;

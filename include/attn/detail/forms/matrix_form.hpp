@@ -81,7 +81,7 @@ class MatrixForm final : public LaneTiles<A> {
   /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where the rows see
   /// nothing the scores are -infinity. Keys stand at their places in the key tile.
   ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover cover) final {
-    stairs_ = find_staircase(tile, keys, cover, lanes_);
+    stairs_ = find_staircase(call_, tile, keys, cover, lanes_);
     configure_again();
     may_be_disturbed_ = call_.mask.modifies() || cover == Cover::partial;
     multiply_scores(tile, stairs_.common, 0, tile.padded_rows);

@@ -57,7 +57,7 @@ class RowLanes final : public LaneTiles<A> {
   /// scale * (q . k), softcapped: the scores of a tile before biases and masks. Where a vector of
   /// rows sees nothing the scores are -infinity.
   ScoreTile<A> scores(const Tile& tile, KeyRange keys, Cover cover) final {
-    stairs_ = find_staircase(tile, keys, cover, lanes_);
+    stairs_ = find_staircase(call_, tile, keys, cover, lanes_);
     compute_scores(tile, keys, stairs_.common, 0, tile.padded_rows,
                    next_rows(tile, fetched_->key_rows, keys));
     for (Index v = 0; v < stairs_.vectors; ++v) {

@@ -6,7 +6,10 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
+#include <algorithm>
+
 #include "attn/config.hpp"
+#include "attn/detail/call/call.hpp"
 #include "attn/detail/forms/softmax_state.hpp"
 #include "attn/tile.hpp"
 
@@ -21,10 +24,7 @@ struct RowTile {
   static constexpr Index kMaxVectors = 4;
 
   RowBlock rows;
-  KeyRange keys;  ///< that can matter to these rows
-  /// The same for each vector of rows, in the forms whose lanes are rows.
-  KeyRange vector_keys[kMaxVectors];
-  Index padded_rows;  ///< whole vectors of rows, in those forms
+  Index padded_rows;  ///< whole vectors of rows, in the forms whose lanes are rows
   A* queries;
   A* out;
   Index out_size;  ///< elements of it, padding included
@@ -45,13 +45,15 @@ struct Staircase {
 
 /// The staircase of the keys of a tile, for vectors of `lanes` rows.
 template <class A>
-Staircase find_staircase(const RowTile<A>& tile, KeyRange keys, Cover cover, Index lanes) {
+Staircase find_staircase(const AttentionCall<A>& call, const RowTile<A>& tile, KeyRange keys,
+                         Cover cover, Index lanes) {
   Staircase stairs{keys, {}, 0};
   if (cover != Cover::partial) return stairs;
   stairs.vectors = tile.padded_rows / lanes;
   for (Index v = 0; v < stairs.vectors; ++v) {
+    const Index count = (std::min)(lanes, tile.rows.count - v * lanes);
     KeyRange& seen = stairs.seen[v];
-    seen = keys & tile.vector_keys[v];
+    seen = call.keys_within(tile.rows.slice(v * lanes, count), keys);
     if (seen.empty()) seen = {keys.begin, keys.begin};
     stairs.common = stairs.common & seen;
   }

@@ -28,16 +28,16 @@ inline namespace ATTN_BUILD {
 template <class A>
 void walk_tiles(const AttentionCall<A>& call, const RowBlock& block, KeyRange split,
                 const KeyValueRows<A>& rows, TileForm<A>& form, const AnyStep<A>& step) {
-  const KeyRange range = call.key_range(block) & split;
+  const KeyRange range = call.keys_within(block, split);
   if (range.empty()) return;  // it may begin behind all keys, in the last tile all the same
   const Index size = call.plan.key_tile;
   for (Index tile_begin = range.begin / size * size; tile_begin < range.end; tile_begin += size) {
-    const KeyRange keys = range & KeyRange{tile_begin, tile_begin + size};
-    if (call.mask.cover(block, keys) == Cover::none) continue;
+    const KeyRange keys = call.keys_within(block, range & KeyRange{tile_begin, tile_begin + size});
+    if (keys.empty() || call.mask.cover(block, keys) == Cover::none) continue;
     const FetchedRows<A> fetched = rows.fetch(keys, tile_begin, range.end);
     form.take(fetched);
     for (const RowTile<A>& tile : form) {
-      const KeyRange seen = keys & tile.keys;
+      const KeyRange seen = call.keys_within(tile.rows, keys);
       if (seen.empty()) continue;
       const Cover cover = call.mask.cover(tile.rows, seen);
       if (cover == Cover::none) continue;

@@ -59,7 +59,7 @@ class InspectStep {
                       by_key ? scores.key_stride : scores.row_stride, call_.score.softcap);
   }
   void drop(const ScoreTile<A>& scores) const {
-    const KeyRange seen = scores.keys & call_.key_range(scores.rows);
+    const KeyRange seen = call_.keys_within(scores.rows, scores.keys);
     const Cover cover = seen.empty() ? Cover::none : call_.mask.cover(scores.rows, seen);
     if (cover == Cover::partial) {
       ScoreTile<A> part = scores;
