@@ -1,5 +1,5 @@
 // The questions that masks answer must not contradict each other: allows() decides, and key_range,
-// row_range and cover may only skip or spare what it decides alike.
+// keys_within, row_range and cover may only skip or spare what it decides alike.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -38,12 +38,16 @@ void expect_consistent(const M& mask, const Group& group) {
         for (Index end = begin + 1; end <= group.key_length; ++end) {
           const KeyRange keys{begin, end};
           const RowRange seeing = mask.row_range(rows, keys);
+          const KeyRange within = detail::keys_within(mask, rows, keys, group.key_length);
+          ASSERT_TRUE(within.empty() || (within.begin >= begin && within.end <= end));
           Index kept = 0;
           for (Index row = 0; row < count; ++row) {
             for (Index key = begin; key < end; ++key) {
               if (!mask.allows(position(rows, row, key))) continue;
               ++kept;
               ASSERT_TRUE(key >= reach.begin && key < reach.end) << "key_range leaves out " << key;
+              ASSERT_TRUE(key >= within.begin && key < within.end)
+                  << "keys_within leaves out " << key;
               ASSERT_TRUE(row >= seeing.begin && row < seeing.end)
                   << "row_range leaves out " << row;
             }
@@ -84,7 +88,13 @@ TEST(MaskQuestions, AgreeForPositions) {
       expect_consistent(sliding_window(left, right));
     }
   }
-  for (const Index length : {0, 1, 3, 7}) expect_consistent(key_lengths(length));
+  for (const Index length : {0, 1, 3, 7}) {
+    expect_consistent(key_lengths(length));
+    expect_consistent(first_keys(length));
+    expect_consistent(keys_between(length, 7));
+    expect_consistent(keys_between(1, length));
+    expect_consistent(keys_between(length, kUnlimited));
+  }
   expect_consistent(alibi());
 }
 
@@ -110,6 +120,17 @@ TEST(MaskQuestions, AgreeForCompositions) {
   expect_consistent(AnyMask(sliding_window(1, 1) & key_lengths(4)));
 }
 
+TEST(MaskQuestions, AgreeForUnions) {
+  const auto odd = keep_if([](ScorePosition at) { return at.key % 2 == 1; });
+  expect_consistent(first_keys(1) | sliding_window(1, 0));
+  expect_consistent(first_keys(0) | keys_between(3, 4));
+  expect_consistent(causal() | first_keys(3));
+  expect_consistent((causal() | odd) & sliding_window(3, 1));
+  expect_consistent(keys_between(1, 2) | keys_between(4, 6) | sliding_window(0, 0));
+  expect_consistent((first_keys(1) | (sliding_window(2, 0) & odd)) & (odd | key_lengths(2)));
+  expect_consistent(AnyMask(first_keys(1)) | AnyMask(keys_between(5, 6) | odd));
+}
+
 // They are worth asking: what a position mask drops is left out, not only dropped.
 TEST(MaskQuestions, PositionMasksSkip) {
   const RowBlock rows = Group{1, 8, 16, 4}.rows().slice(2, 3);  // positions 6, 7, 8
@@ -123,6 +144,38 @@ TEST(MaskQuestions, PositionMasksSkip) {
   EXPECT_EQ(causal().cover(rows, {0, 7}), Cover::all);
   EXPECT_EQ(causal().cover(rows, {0, 8}), Cover::partial);
   EXPECT_EQ(causal().cover(rows, {9, 10}), Cover::none);
+  EXPECT_EQ(keys_between(5, 12).cover(rows, {5, 12}), Cover::all);
+  EXPECT_EQ(keys_between(5, 12).cover(rows, {4, 6}), Cover::partial);
+  EXPECT_EQ(keys_between(5, 12).cover(rows, {0, 5}), Cover::none);
+  EXPECT_EQ(keys_between(5, kUnlimited).key_range(rows, 16).begin, 5);
+  EXPECT_EQ(keys_between(5, kUnlimited).key_range(rows, 16).end, 16);
+}
+
+void expect_range(IndexRange range, Index begin, Index end) {
+  EXPECT_EQ(range.begin, begin);
+  EXPECT_EQ(range.end, end);
+}
+
+TEST(MaskQuestions, UnionsSkipWhatLiesBetween) {
+  const Index keys = 200;
+  const RowBlock rows = Group{1, 8, keys, 150}.rows().slice(2, 3);  // positions 152, 153, 154
+  const auto mask = first_keys(4) | sliding_window(9, 0);
+  expect_range(mask.key_range(rows, keys), 0, 155);
+  expect_range(mask.keys_within(rows, {0, 64}, keys), 0, 4);
+  EXPECT_TRUE(mask.keys_within(rows, {64, 128}, keys).empty());
+  expect_range(mask.keys_within(rows, {128, 192}, keys), 143, 155);
+  expect_range(mask.keys_within(rows, {0, 192}, keys), 0, 155);
+  EXPECT_EQ(mask.cover(rows, {0, 4}), Cover::all);
+  EXPECT_EQ(mask.cover(rows, {0, 5}), Cover::partial);
+  EXPECT_EQ(mask.cover(rows, {4, 143}), Cover::none);
+  EXPECT_EQ(mask.cover(rows, {145, 153}), Cover::all);
+  expect_range(mask.row_range(rows, {0, 4}), 0, 3);
+  EXPECT_TRUE(mask.row_range(rows, {4, 143}).empty());
+  expect_range(mask.row_range(rows, {143, 144}), 0, 1);
+  // A mask beside it narrows it further, and one whose type is erased says the same.
+  expect_range((mask & key_lengths(150)).keys_within(rows, {128, 192}, keys), 143, 150);
+  expect_range(AnyMask(mask).keys_within(rows, {128, 192}, keys), 143, 155);
+  EXPECT_TRUE((AnyMask(mask) & no_mask()).keys_within(rows, {64, 128}, keys).empty());
 }
 
 }  // namespace

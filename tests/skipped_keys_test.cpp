@@ -1,5 +1,5 @@
-// What a mask of the user's can tell before anything is read: key tiles that all rows drop are not
-// fetched, not even converted.
+// What masks can tell before anything is read: key tiles that all rows drop are not fetched, not
+// even converted, and of the others no more scores are computed than rows see.
 #include <gtest/gtest.h>
 
 #include <Eigen/Core>
@@ -39,10 +39,10 @@ class WithoutKeys : public Mask {
 
 /// Keys 1024 .. 2047 of 3072 lie in memory that must not be read. Tiles begin at multiples of 1024
 /// in every form, or of what divides it.
-template <class T>
-void expect_not_read(Index queries) {
-  const Index dim = 4, keys = 3072;
-  const Index part = 1024 * dim;
+template <class T, class M>
+void expect_not_read(Index queries, const M& mask, Index third = 1024) {
+  const Index dim = 4, keys = 3 * third;
+  const Index part = third * dim;
   test::UnreadableMiddle<T> k(part);
   for (Index i = 0; i < keys * dim; ++i) {
     if (i >= part && i < 2 * part) continue;
@@ -51,18 +51,77 @@ void expect_not_read(Index queries) {
   std::vector<T> q(static_cast<std::size_t>(queries * dim), T(0.5f)), out(q.size());
   const Tensor4<const T> k_view(k.data(), Shape4{1, 1, keys, dim});
   scaled_dot_product_attention(Tensor4<const T>(q.data(), Shape4{1, 1, queries, dim}), k_view,
-                               k_view, Tensor4<T>(out.data(), Shape4{1, 1, queries, dim}),
-                               WithoutKeys(1024, 2048));
+                               k_view, Tensor4<T>(out.data(), Shape4{1, 1, queries, dim}), mask);
   for (const T& x : out) EXPECT_LT(std::abs(static_cast<float>(x)), 1.0f);
 }
 
 TEST(SkippedKeys, AreNotRead) {
   for (const Index queries : {1, 9, 50, 500}) {
-    expect_not_read<float>(queries);
-    expect_not_read<double>(queries);
-    expect_not_read<Eigen::half>(queries);
-    expect_not_read<Eigen::bfloat16>(queries);
+    const WithoutKeys mask(1024, 2048);
+    expect_not_read<float>(queries, mask);
+    expect_not_read<double>(queries, mask);
+    expect_not_read<Eigen::half>(queries, mask);
+    expect_not_read<Eigen::bfloat16>(queries, mask);
   }
+}
+
+TEST(SkippedKeys, BetweenTheSidesOfAUnionAreNotRead) {
+  for (const Index queries : {1, 9, 50, 500}) {
+    const auto mask = first_keys(4) | sliding_window(500, 0);
+    expect_not_read<float>(queries, mask);
+    expect_not_read<double>(queries, mask);
+    expect_not_read<Eigen::half>(queries, mask);
+    expect_not_read<Eigen::bfloat16>(queries, AnyMask(mask));
+  }
+  expect_not_read<Eigen::half>(70, keys_between(900, 1024) | sliding_window(500, 0));
+  expect_not_read<float>(3, (first_keys(4) | no_mask()) & sliding_window(900, 0));
+}
+
+TEST(SkippedKeys, MayBeAHundredThousand) {
+  for (const Index queries : {1, 60}) {
+    expect_not_read<Eigen::half>(queries, first_keys(4) | sliding_window(100, 0), 102400);
+  }
+}
+
+/// Keeps all, and counts the scores that are computed.
+struct CountScores : Mask {
+  Index* count;
+
+  explicit CountScores(Index& total) : count(&total) {}
+  bool modifies() const { return true; }
+  template <class A>
+  void modify(const ScoreTile<A>& tile) const {
+    *count += tile.rows.count * tile.keys.size();
+  }
+};
+
+template <class M>
+Index scores_of(Index queries, Index keys, const M& mask) {
+  Tensor4Buffer<float> q({1, 1, queries, 4}), k({1, 1, keys, 4}), out(q.shape());
+  Index count = 0;
+  scaled_dot_product_attention(q, k, k, out, mask & CountScores(count));
+  return count;
+}
+
+TEST(SkippedKeys, OfAUnionLeaveItsSidesAlone) {
+  const Index n = 3000;
+  // As many as of both sides alone, in key tiles that only one side sees.
+  const Index window = scores_of(n, n, sliding_window(63, 0));
+  EXPECT_LE(scores_of(n, n, first_keys(4) | sliding_window(63, 0)), window + 4 * n + 128 * 256);
+  EXPECT_GE(scores_of(n, n, first_keys(4) | sliding_window(63, 0)), window + 4 * (n - 256));
+  EXPECT_EQ(scores_of(n, n, keys_between(2000, 2100)), 100 * n);
+  EXPECT_EQ(scores_of(1, n, first_keys(7) | keys_between(2000, 2100)), 107);
+  const Index causal_scores = scores_of(n, n, causal());
+  EXPECT_LE(scores_of(n, n, causal() | first_keys(500)), causal_scores + 500 * 500);
+}
+
+// A lambda alone sees every key; a mask beside it bounds it.
+TEST(SkippedKeys, OfAMaskBesideALambda) {
+  const Index n = 1000;
+  const auto odd = keep_if([](ScorePosition at) { return at.key % 2 == 1; });
+  EXPECT_EQ(scores_of(n, n, odd), n * n);
+  EXPECT_EQ(scores_of(n, n, odd & sliding_window(20, 0)), scores_of(n, n, sliding_window(20, 0)));
+  EXPECT_EQ(scores_of(1, n, first_keys(3) | (odd & keys_between(700, 720))), 23);
 }
 
 }  // namespace

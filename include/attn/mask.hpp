@@ -27,6 +27,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/mask_stage.hpp"
 #include "attn/masks/concept.hpp"
+#include "attn/masks/either.hpp"
 #include "attn/masks/function.hpp"
 #include "attn/masks/positional.hpp"
 #include "attn/masks/tensor.hpp"
@@ -55,6 +56,8 @@ void apply_one(const ScoreTile<A>& tile, const M& mask, bool again) {
 template <class Left, class Right>
 class BothMasks : public Mask {
  public:
+  static constexpr bool kChangesScores = Left::kChangesScores || Right::kChangesScores;
+
   ATTN_ALWAYS_INLINE BothMasks(Left left, Right right)
       : left_(std::move(left)), right_(std::move(right)) {}
 

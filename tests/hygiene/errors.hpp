@@ -83,6 +83,13 @@ const Failure kFailures[] = {
        attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
                                           floats({1, 2, 5, 6}), floats({1, 2, 3, 6}), mask);
      }},
+    {"attention, unions",
+     [] {
+       const attn::AnyMask hidden = attn::alibi();
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
+                                          floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
+                                          attn::first_keys(1) | hidden);
+     }},
     {"attention before the cache is appended to",
      [] {
        const attn::KeyValueCache<float> cache(1, 2, 8, 4);

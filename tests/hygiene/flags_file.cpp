@@ -137,6 +137,9 @@ void mask_all(Line& line) {
                           return score * static_cast<decltype(score)>(at.key % 2 == 0 ? 0.5 : 2);
                         }));
   mask_scores(line, attn::AnyMask(attn::alibi() & attn::sliding_window(20, 0)));
+  mask_scores(line, attn::first_keys(2) | attn::sliding_window(3, 1));
+  mask_scores(line, (attn::keep_where(flags) | attn::keys_between(5, lengths)) &
+                        attn::causal_bottom_right());
   for (const double slope : attn::alibi_slopes(12)) line.add(slope);
 }
 

@@ -2,14 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "attn/mask.hpp"
-#include "mask_test/tiles.hpp"
+#include "mask_test/offsets.hpp"
 #include "support/error_cases.hpp"
 #include "support/throws.hpp"
 #include "support/values.hpp"
@@ -18,26 +17,6 @@ namespace attn {
 namespace {
 
 using test::message_of;
-
-/// The offset of each batch that a call of this shape would use.
-template <class M>
-std::vector<Index> offsets_of(const M& mask, const Shapes& s,
-                              const std::optional<PerBatch>& option = {}) {
-  detail::CallShapes call("call");
-  const Tensor4<const float> q(nullptr, {s.batch, s.heads, s.queries, 0});
-  call.add_input("q", detail::TensorRef(q));
-  detail::MaskChecker checker(call, {s.batch, s.heads, s.queries, s.keys},
-                              double((std::numeric_limits<float>::max)()));
-  if (option) checker.declare_offset("options.query_offset", *option);
-  mask.declare(checker);
-  const PerBatch offset = checker.resolve_offset();
-  std::vector<Index> result;
-  for (Index b = 0; b < s.batch; ++b) result.push_back(offset[b]);
-  return result;
-}
-
-const Shapes kShort{2, 3, 2, 5, 0}, kSquare{2, 3, 5, 5, 0};
-using Offsets = std::vector<Index>;
 
 TEST(QueryOffset, ComesFromTheFirstThatSaysIt) {
   EXPECT_EQ(offsets_of(no_mask(), kShort), (Offsets{3, 3}));

@@ -88,5 +88,12 @@ inline Formula operator&(const Formula& left, const Formula& right) {
   return both;
 }
 
+/// Either formula, of two that change no score.
+inline Formula operator|(const Formula& left, const Formula& right) {
+  return keeps([left, right](Index b, Index h, Index i, Index j) {
+    return left.allows(b, h, i, j) || right.allows(b, h, i, j);
+  });
+}
+
 }  // namespace test
 }  // namespace attn

@@ -1,6 +1,7 @@
 // tests/support/mask_kinds.hpp - every kind of mask, with its meaning as a formula.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -33,7 +34,7 @@ struct MaskData {
   TestTensor<Bias> bias;
   TestTensor<double> wide_bias;
   std::vector<std::int32_t> lengths;
-  std::vector<Index> offsets;
+  std::vector<Index> offsets, counts;
   std::vector<double> slopes;
 
   MaskData(const Sizes& s, Index offset)
@@ -67,6 +68,7 @@ struct MaskData {
     for (Index b = 0; b < s.batch; ++b) {
       lengths.push_back(static_cast<std::int32_t>(s.key_length - b * (s.key_length / 3)));
       offsets.push_back(offset);
+      counts.push_back((std::min)(s.key_length, 2 + b));
     }
     for (Index h = 0; h < s.query_heads; ++h) slopes.push_back(0.3 / static_cast<double>(h + 1));
   }
@@ -99,6 +101,25 @@ std::vector<Kind> kinds_of(const MaskData<Bias>& data, const Sizes& s, Index off
       {"key_lengths", key_lengths(data.lengths), keeps([&](Index b, Index, Index, Index j) {
          return j < data.lengths[static_cast<std::size_t>(b)];
        })},
+      {"first_keys", first_keys(data.counts), keeps([&](Index b, Index, Index, Index j) {
+         return j < data.counts[static_cast<std::size_t>(b)];
+       })},
+      {"keys_between", keys_between(data.counts, kUnlimited),
+       keeps([&](Index b, Index, Index, Index j) {
+         return j >= data.counts[static_cast<std::size_t>(b)];
+       })},
+      {"first_keys or sliding_window", first_keys(1) | sliding_window(3, 0),
+       keeps([offset](Index, Index, Index i, Index j) {
+         return j < 1 || (j >= i + offset - 3 && j <= i + offset);
+       }),
+       true},
+      {"causal or keep_where or drop_if",
+       causal() | keep_where(data.full.view()) |
+           drop_if([](ScorePosition at) { return at.key % 3 != at.head % 3; }),
+       keeps([&, offset](Index b, Index h, Index i, Index j) {
+         return j <= i + offset || data.full(b, h, i, j) || j % 3 == h % 3;
+       }),
+       true},
       {"keep_where", keep_where(data.full.view()),
        keeps([&](Index b, Index h, Index i, Index j) { return data.full(b, h, i, j); })},
       {"keep_where padding", keep_where(data.padding.view()),

@@ -28,6 +28,8 @@ struct Mask {
   /// Whether it drops none, some or all of the keys for these rows.
   ATTN_ALWAYS_INLINE Cover cover(const RowBlock&, KeyRange) const { return Cover::all; }
 
+  /// Whether masks of this type change scores, which those in a union must not.
+  static constexpr bool kChangesScores = false;
   /// Whether modify() changes scores.
   ATTN_ALWAYS_INLINE bool modifies() const { return false; }
   template <class A>

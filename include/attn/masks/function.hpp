@@ -53,6 +53,8 @@ void subtract_distances(const ScoreTile<A>& tile, Span<const double> slopes, boo
 /// score - slope(head) * |p - key| for the query at position p.
 class AlibiMask : public Mask {
  public:
+  static constexpr bool kChangesScores = true;
+
   ATTN_ALWAYS_INLINE AlibiMask() = default;
   ATTN_ALWAYS_INLINE explicit AlibiMask(Span<const double> slopes)
       : slopes_(slopes), uses_default_(false) {}
@@ -140,6 +142,8 @@ ATTN_ALWAYS_INLINE PredicateMask<F> drop_if(F f) {
 template <class F>
 class ScoreFunction : public Mask {
  public:
+  static constexpr bool kChangesScores = true;
+
   ATTN_ALWAYS_INLINE explicit ScoreFunction(F function) : function_(std::move(function)) {}
 
   ATTN_ALWAYS_INLINE bool modifies() const { return true; }

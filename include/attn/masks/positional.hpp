@@ -1,5 +1,6 @@
 // attn/masks/positional.hpp - level 7: masks that follow from positions: causal masks, sliding
-// windows, key lengths. They skip the tiles they drop, and run no code in the tiles they keep.
+// windows, key lengths, first keys. They skip the tiles they drop, and run no code in the tiles
+// they keep.
 #pragma once
 
 #include <algorithm>
@@ -133,27 +134,28 @@ class KeyLengthsMask : public Mask {
   ATTN_ALWAYS_INLINE explicit KeyLengthsMask(PerBatch lengths) : lengths_(lengths) {}
 
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
-    return at.key < lengths_[at.batch];
+    return span(at.batch).allows(at);
   }
   ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return {0, (std::min)(key_length, lengths_[rows.batch])};
+    return span(rows.batch).key_range(key_length);
   }
   ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
-    return {0, keys.begin < lengths_[rows.batch] ? rows.count : 0};
+    return span(rows.batch).row_range(rows, keys);
   }
   ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
-    const Index length = lengths_[rows.batch];
-    return keys.end <= length ? Cover::all : keys.begin >= length ? Cover::none : Cover::partial;
+    return span(rows.batch).cover(keys);
   }
   template <class A>
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
-    detail::drop_behind(tile, lengths_[tile.rows.batch]);
+    span(tile.rows.batch).apply(tile);
   }
   ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     checker.use_key_lengths(lengths_);
   }
 
  private:
+  ATTN_ALWAYS_INLINE detail::KeySpan span(Index batch) const { return {{0, lengths_[batch]}}; }
+
   PerBatch lengths_;
 };
 
@@ -166,6 +168,88 @@ ATTN_ALWAYS_INLINE KeyLengthsMask key_lengths(const std::vector<T, Allocator>&) 
                 "attn: key_lengths takes signed integers of 32 or 64 bits: make it a "
                 "std::vector<attn::Index>");
   return KeyLengthsMask(0);
+}
+
+/// Key j is seen if j < count(batch), by every query.
+class FirstKeysMask : public Mask {
+ public:
+  ATTN_ALWAYS_INLINE explicit FirstKeysMask(PerBatch count) : count_(count) {}
+
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
+    return span(at.batch).allows(at);
+  }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
+    return span(rows.batch).key_range(key_length);
+  }
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return span(rows.batch).row_range(rows, keys);
+  }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
+    return span(rows.batch).cover(keys);
+  }
+  template <class A>
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    span(tile.rows.batch).apply(tile);
+  }
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
+    checker.use_first_keys(count_);
+  }
+
+ private:
+  ATTN_ALWAYS_INLINE detail::KeySpan span(Index batch) const { return {{0, count_[batch]}}; }
+
+  PerBatch count_;
+};
+
+/// Keys 0 .. count - 1, one number or one each batch, which every query sees: one side of a union.
+///   causal() | first_keys(n)                              a prefix, all of it seen (prefix LM)
+///   first_keys(4) | sliding_window(1023, 0)               attention sinks before a window
+///   first_keys(g) | sliding_window(w, w)                  global tokens (Longformer, BigBird)
+/// `count` may be more than the keys that there are; a negative one is an OptionError. To be seen
+/// beyond a causal diagonal is what a union means; (...) & causal() ends at the query again.
+/// Source: G. Xiao et al., "Efficient streaming language models with attention sinks" (2023).
+ATTN_ALWAYS_INLINE FirstKeysMask first_keys(PerBatch count) { return FirstKeysMask(count); }
+
+/// Key j is seen if begin(batch) <= j < end(batch).
+class KeysBetweenMask : public Mask {
+ public:
+  ATTN_ALWAYS_INLINE KeysBetweenMask(PerBatch begin, PerBatch end) : begin_(begin), end_(end) {}
+
+  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
+    return span(at.batch).allows(at);
+  }
+  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
+    return span(rows.batch).key_range(key_length);
+  }
+  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return span(rows.batch).row_range(rows, keys);
+  }
+  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
+    return span(rows.batch).cover(keys);
+  }
+  template <class A>
+  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
+    span(tile.rows.batch).apply(tile);
+  }
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
+    checker.use_keys_between(begin_, end_, kUnlimited);
+  }
+
+ private:
+  ATTN_ALWAYS_INLINE detail::KeySpan span(Index batch) const {
+    return {{begin_[batch], end_[batch]}};
+  }
+
+  PerBatch begin_, end_;
+};
+
+/// Keys begin .. end - 1, each one number or one each batch: keys_between(padding, kUnlimited) for
+/// padding before the first token; an end of kUnlimited is that of all keys. Positions count from
+/// key 0, the padding included; an end before Sk leaves open where the queries stand, as
+/// key_lengths does, unless it is a side of a union. Anything but 0 <= begin <= end <= Sk is an
+/// OptionError.
+ATTN_ALWAYS_INLINE KeysBetweenMask keys_between(PerBatch begin, PerBatch end) {
+  return {begin, end};
 }
 
 }  // namespace attn

@@ -88,6 +88,8 @@ ATTN_ALWAYS_INLINE DenseMask drop_where(Matrix&& mask) {
 /// overflows to +infinity makes the row NaN.
 class BiasMask : public Mask {
  public:
+  static constexpr bool kChangesScores = true;
+
   template <class T>
   ATTN_ALWAYS_INLINE explicit BiasMask(const Tensor4<T>& view) : view_(view) {
     static_assert(detail::is_element_v<std::remove_const_t<T>>,

@@ -64,28 +64,58 @@ class MaskChecker {
 
   void use_key_lengths(const PerBatch& lengths) {
     check_per_batch("key_lengths", lengths);
-    const KeyRange batches = call_.batches(scores_.batch);
-    for (Index b = batches.begin; b < batches.end; ++b) {
+    for_each_batch([&](Index b) {
       if (lengths[b] < 0 || lengths[b] > scores_.dim) {
-        call_.raise_option({"key_lengths must lie within 0 and the number of keys ", scores_.dim,
-                            ", got ", lengths[b], " for batch ", b});
+        raise_option({"key_lengths must lie within 0 and the number of keys ", scores_.dim,
+                      ", got ", lengths[b], " for batch ", b});
       }
-    }
-    has_key_lengths_ = true;
+    });
+    lengths_user_ = "key_lengths";
+  }
+  void use_first_keys(const PerBatch& count) {
+    check_per_batch("first_keys(count)", count);
+    for_each_batch([&](Index b) {
+      if (count[b] < 0) {
+        raise_option({"first_keys(count) takes 0 or more keys, got ", count[b], " for batch ", b});
+      }
+    });
+  }
+  void use_keys_between(const PerBatch& begin, const PerBatch& end, Index unlimited) {
+    check_per_batch("the begin of keys_between(begin, end)", begin);
+    check_per_batch("the end of keys_between(begin, end)", end);
+    for_each_batch([&](Index b) {
+      const Index last = end[b] == unlimited ? scores_.dim : end[b];
+      if (begin[b] < 0 || begin[b] > last || (last > scores_.dim && !is_sizing_)) {
+        raise_option({"keys_between(begin, end) needs 0 <= begin <= end <= the number of keys ",
+                      scores_.dim, " (an end of kUnlimited: all), got begin ", begin[b], ", end ",
+                      last, " for batch ", b});
+      }
+      if (last < scores_.dim && !is_side_) lengths_user_ = "keys_between()";
+    });
   }
 
   /// A mask or bias tensor: [B|1, Hq|1, Sq|1, Sk|1].
   void check_score_view(const char* name, const TensorRef& view, Role role) {
-    call_.add_mask(name, view, role);
-    const Shape4& s = view.shape;
-    const bool fits =
-        (s.batch == 1 || s.batch == scores_.batch) && (s.heads == 1 || s.heads == scores_.heads) &&
-        (s.length == 1 || s.length == scores_.length) && (s.dim == 1 || s.dim == scores_.dim);
-    if (!fits) {
+    call_.add_mask(name, view, is_side_ ? Role::input : role);
+    if (!fits_rows(view.shape) || (view.shape.dim != 1 && view.shape.dim != scores_.dim)) {
       call_.raise_shape({"the ", name,
                          " must have the shape of the scores, or 1, on every axis: scores ",
                          scores_});
     }
+  }
+
+  /// One side of a union: a mask that keeps or drops keys, and does nothing else.
+  template <class M>
+  void declare_side(const M& mask) {
+    if (mask.modifies()) {
+      raise_option(
+          {"one of the masks in a union (|) adds biases or changes scores: combine such "
+           "masks with & outside the union, whose sides only keep or drop keys"});
+    }
+    const bool was_side = is_side_;
+    is_side_ = true;
+    mask.declare(*this);
+    is_side_ = was_side;
   }
 
   /// One finite number a query head.
@@ -115,11 +145,12 @@ class MaskChecker {
   /// After all masks: the offset of the queries.
   PerBatch resolve_offset() const {
     const Index queries = scores_.length, keys = scores_.dim;
-    if (position_user_ != nullptr && has_key_lengths_ && queries != keys && !has_value_ && !past_) {
-      call_.raise_shape({position_user_,
-                         " with key_lengths and a query length that is not the key length: say "
-                         "where the queries stand, as causal_from(offset) or "
-                         "options.query_offset (length - Sq: at the end of the valid keys)"});
+    if (position_user_ != nullptr && lengths_user_ != nullptr && queries != keys && !has_value_ &&
+        !past_) {
+      call_.raise_shape({position_user_, " with ", lengths_user_,
+                         " and a query length that is not the key length: say where the queries "
+                         "stand, as causal_from(offset) or options.query_offset (length - Sq: at "
+                         "the end of the valid keys)"});
     }
     if (needs_offset_ && queries != keys && !offset_ && !past_) {
       call_.raise_shape(
@@ -139,6 +170,17 @@ class MaskChecker {
   }
 
  private:
+  template <class F>
+  void for_each_batch(const F& f) const {
+    const KeyRange batches = call_.batches(scores_.batch);
+    for (Index batch = batches.begin; batch < batches.end; ++batch) f(batch);
+  }
+  /// Whether a tensor fits the scores on the axes before the keys', as [B|1, Hq|1, Sq|1, .].
+  bool fits_rows(const Shape4& s) const {
+    return (s.batch == 1 || s.batch == scores_.batch) &&
+           (s.heads == 1 || s.heads == scores_.heads) &&
+           (s.length == 1 || s.length == scores_.length);
+  }
   bool all_negative(const PerBatch& numbers) const {
     const KeyRange batches = call_.batches(scores_.batch);
     for (Index batch = batches.begin; batch < batches.end; ++batch) {
@@ -162,8 +204,9 @@ class MaskChecker {
   const char* position_user_ = nullptr;
   bool has_value_ = false;  // an offset was given as a number, not as Sk - Sq
   bool needs_offset_ = false;
-  bool has_key_lengths_ = false;
+  const char* lengths_user_ = nullptr;  // what says that valid keys may end before Sk
   bool is_sizing_ = false;
+  bool is_side_ = false;  // of a union: what this mask drops others may keep
 };
 
 /// What a mask declares to a MaskChecker, its type erased: the checks are compiled once for all

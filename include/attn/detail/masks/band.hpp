@@ -1,4 +1,4 @@
-// attn/detail/masks/band.hpp - level 6: keys within a distance of the query.
+// attn/detail/masks/band.hpp - level 6: keys within a distance of the query, or between two places.
 #pragma once
 
 #ifndef ATTN_VERSION_MAJOR
@@ -76,14 +76,39 @@ struct Band {
   }
 };
 
-/// Drops the keys from `length` on.
+/// Drops some keys of a tile for all its rows.
 template <class A>
-void drop_behind(const ScoreTile<A>& tile, Index length) {
-  const A dropped = negative_infinity<A>();
-  for (Index key = (std::max)(tile.keys.begin, length); key < tile.keys.end; ++key) {
-    for (Index row = 0; row < tile.rows.count; ++row) tile(row, key) = dropped;
+void drop_keys(const ScoreTile<A>& tile, KeyRange keys) {
+  keys = keys & tile.keys;
+  if (keys.empty()) return;
+  if (tile.lines_are_keys()) {
+    for (Index key = keys.begin; key < keys.end; ++key) fill_absent(&tile(0, key), tile.rows.count);
+  } else {
+    for (Index row = 0; row < tile.rows.count; ++row) {
+      fill_absent(&tile(row, keys.begin), keys.size());
+    }
   }
 }
+
+/// Keys `kept`, the same for every query.
+struct KeySpan {
+  KeyRange kept;
+
+  bool allows(const ScorePosition& at) const { return at.key >= kept.begin && at.key < kept.end; }
+  KeyRange key_range(Index key_length) const { return KeyRange{0, key_length} & kept; }
+  RowRange row_range(const RowBlock& rows, KeyRange keys) const {
+    return {0, (keys & kept).empty() ? 0 : rows.count};
+  }
+  Cover cover(KeyRange keys) const {
+    const KeyRange seen = keys & kept;
+    return seen.empty() ? Cover::none : seen.size() == keys.size() ? Cover::all : Cover::partial;
+  }
+  template <class A>
+  void apply(const ScoreTile<A>& tile) const {
+    drop_keys(tile, {tile.keys.begin, kept.begin});
+    drop_keys(tile, {kept.end, tile.keys.end});
+  }
+};
 
 }  // namespace ATTN_BUILD
 }  // namespace detail

@@ -1,0 +1,15 @@
+// error: attn: the sides of a union (|) only keep or drop keys
+#include "attn/attention.hpp"
+
+int main() {
+  float data[4] = {};
+  const attn::Tensor4<float> tensor(data, {1, 1, 2, 2});
+#ifdef ATTN_EXPECT_ERROR
+  attn::scaled_dot_product_attention(tensor, tensor, tensor, tensor,
+                                     attn::causal() | attn::add_bias(tensor));
+#else
+  attn::scaled_dot_product_attention(
+      tensor, tensor, tensor, tensor,
+      (attn::causal() | attn::first_keys(1)) & attn::add_bias(tensor));
+#endif
+}
