@@ -131,6 +131,21 @@ TEST(MaskQuestions, AgreeForUnions) {
   expect_consistent(AnyMask(first_keys(1)) | AnyMask(keys_between(5, 6) | odd));
 }
 
+TEST(MaskQuestions, AgreeForSegments) {
+  std::vector<std::int32_t> queries, keys;
+  for (const int step : {1, 2, 3}) {
+    for (int i = 0; i < 7; ++i) queries.push_back(i / step - 1);
+    for (int j = 0; j < 7; ++j) keys.push_back(step == 3 ? j % 3 : j / 2);
+  }
+  for (const Index first : {0, 7, 14}) {
+    const Tensor4<const std::int32_t> of_queries(queries.data() + first, {1, 1, 7, 1});
+    const Tensor4<const std::int32_t> of_keys(keys.data() + first, {1, 1, 7, 1});
+    expect_consistent(same_segment(of_queries, of_keys));
+    expect_consistent(causal() | same_segment(of_queries, of_keys));
+    expect_consistent(same_segment(of_keys, of_keys) & sliding_window(2, 2));
+  }
+}
+
 // They are worth asking: what a position mask drops is left out, not only dropped.
 TEST(MaskQuestions, PositionMasksSkip) {
   const RowBlock rows = Group{1, 8, 16, 4}.rows().slice(2, 3);  // positions 6, 7, 8

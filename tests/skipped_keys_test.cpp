@@ -115,6 +115,22 @@ TEST(SkippedKeys, OfAUnionLeaveItsSidesAlone) {
   EXPECT_LE(scores_of(n, n, causal() | first_keys(500)), causal_scores + 500 * 500);
 }
 
+TEST(SkippedKeys, OfOtherSegments) {
+  const Index n = 900;
+  Tensor4Buffer<std::int32_t> documents({1, 1, n, 1}), images(documents.shape());
+  for (Index i = 0; i < n; ++i) {
+    documents(0, 0, i, 0) = static_cast<std::int32_t>(i / 300);
+    images(0, 0, i, 0) = i >= 500 && i < 600 ? 7 : -1;
+  }
+  // A tile of rows has those of two documents at most.
+  EXPECT_GE(scores_of(n, n, same_segment(documents)), 3 * 300 * 300);
+  EXPECT_LE(scores_of(n, n, same_segment(documents)), 3 * 300 * 300 + 2 * 64 * 600);
+  EXPECT_GE(scores_of(n, n, same_segment(images)), 100 * 100);
+  EXPECT_LE(scores_of(n, n, same_segment(images)), (100 + 2 * 64) * 100);
+  const Index causal_scores = scores_of(n, n, causal());
+  EXPECT_LE(scores_of(n, n, causal() | same_segment(images)), causal_scores + 164 * 164);
+}
+
 // A lambda alone sees every key; a mask beside it bounds it.
 TEST(SkippedKeys, OfAMaskBesideALambda) {
   const Index n = 1000;

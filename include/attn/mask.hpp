@@ -30,6 +30,7 @@
 #include "attn/masks/either.hpp"
 #include "attn/masks/function.hpp"
 #include "attn/masks/positional.hpp"
+#include "attn/masks/segments.hpp"
 #include "attn/masks/tensor.hpp"
 #include "attn/tile.hpp"
 

@@ -67,6 +67,28 @@ TYPED_TEST(BitsOf, UnionsAreThoseOfTheirElements) {
   }
 }
 
+TYPED_TEST(BitsOf, SegmentsAreThoseOfTheirElements) {
+  for (const Sizes& sizes : bit_sizes()) {
+    const Inputs<TypeParam> in(sizes, 95);
+    TestTensor<std::int32_t> of_queries({sizes.batch, 1, sizes.query_length, 1}),
+        of_keys({1, 1, sizes.key_length, 1}), mixed({1, 1, sizes.key_length, 1});
+    const Index offset = sizes.key_length - sizes.query_length;
+    of_queries.fill([&](Index b, Index, Index i, Index) {
+      return static_cast<std::int32_t>((i + offset) / (13 + b) - 1);
+    });
+    of_keys.fill(
+        [](Index, Index, Index j, Index) { return static_cast<std::int32_t>(j / 13 - 1); });
+    mixed.fill([](Index, Index, Index j, Index) { return static_cast<std::int32_t>(j % 11); });
+    const AnyMask masks[] = {same_segment(of_queries.view(), of_keys.view()),
+                             same_segment(of_queries.view(), of_keys.view()) & causal(),
+                             causal() | same_segment(of_queries.view(), of_keys.view()),
+                             same_segment(of_queries.view(), mixed.view()) | first_keys(2)};
+    for (const AnyMask& mask : masks) {
+      expect_bits_of_elements(in, sizes, mask, {}, "mask " + std::to_string(&mask - masks));
+    }
+  }
+}
+
 // The masks as they are, not behind the pointers of an AnyMask.
 TEST(Bits, OfAUnionWhoseTypeIsKnown) {
   const Sizes sizes{1, 4, 2, 2, 70, 300, 9, 6};

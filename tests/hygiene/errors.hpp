@@ -90,6 +90,13 @@ const Failure kFailures[] = {
                                           floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
                                           attn::first_keys(1) | hidden);
      }},
+    {"attention, segments",
+     [] {
+       static const std::int32_t ids[4] = {};
+       attn::scaled_dot_product_attention(
+           floats({1, 2, 3, 4}), floats({1, 2, 5, 4}), floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
+           attn::same_segment(attn::Tensor4<const std::int32_t>(ids, {1, 1, 4, 1})));
+     }},
     {"attention before the cache is appended to",
      [] {
        const attn::KeyValueCache<float> cache(1, 2, 8, 4);

@@ -137,6 +137,15 @@ void mask_all(Line& line) {
                           return score * static_cast<decltype(score)>(at.key % 2 == 0 ? 0.5 : 2);
                         }));
   mask_scores(line, attn::AnyMask(attn::alibi() & attn::sliding_window(20, 0)));
+  Buffer<std::int32_t> query_ids({1, 1, 21, 1}), key_ids({1, 1, 43, 1});
+  for (Index i = 0; i < 21; ++i) query_ids(0, 0, i, 0) = static_cast<std::int32_t>(i / 5);
+  for (Index i = 0; i < 43; ++i) key_ids(0, 0, i, 0) = static_cast<std::int32_t>(i / 7);
+  for (const Index queries : {1, 21}) {
+    const Problem<float> p(queries);
+    const auto of_queries = query_ids.view().slice_length(0, queries);
+    line.add(attn::scaled_dot_product_attention(
+        p.q, p.k, p.v, attn::same_segment(of_queries, key_ids.view()), {}, kAll));
+  }
   mask_scores(line, attn::first_keys(2) | attn::sliding_window(3, 1));
   mask_scores(line, (attn::keep_where(flags) | attn::keys_between(5, lengths)) &
                         attn::causal_bottom_right());

@@ -104,6 +104,26 @@ class MaskChecker {
     }
   }
 
+  /// One id a token: [B|1, 1, S, 1], of the queries or of the keys.
+  void check_ids(const char* name, const TensorRef& view, bool are_keys) {
+    add_tokens(name, view);
+    const Index tokens = are_keys ? scores_.dim : scores_.length;
+    if (view.shape.length == tokens || is_sizing_) return;
+    call_.raise_shape({name, " must hold one number a ", are_keys ? "key, " : "query, ", tokens,
+                       ", got ", view.shape.length});
+  }
+  /// The same of queries that are the keys.
+  void check_shared_ids(const char* name, const TensorRef& view) {
+    add_tokens(name, view);
+    const Index queries = scores_.length, keys = scores_.dim;
+    if ((queries == keys && view.shape.length == keys) || is_sizing_) return;
+    call_.raise_shape({name,
+                       " must hold one number a token, for as many queries as keys: there are ",
+                       queries, " and ", keys, ", and ", view.shape.length,
+                       " ids; give those of queries and keys each, as same_segment(query_ids, "
+                       "key_ids)"});
+  }
+
   /// One side of a union: a mask that keeps or drops keys, and does nothing else.
   template <class M>
   void declare_side(const M& mask) {
@@ -174,6 +194,15 @@ class MaskChecker {
   void for_each_batch(const F& f) const {
     const KeyRange batches = call_.batches(scores_.batch);
     for (Index batch = batches.begin; batch < batches.end; ++batch) f(batch);
+  }
+  void add_tokens(const char* name, const TensorRef& view) {
+    call_.add_mask(name, view, Role::input);
+    const Shape4& s = view.shape;
+    if ((s.batch != 1 && s.batch != scores_.batch) || s.heads != 1 || s.dim != 1) {
+      call_.raise_shape({name,
+                         " must be [batch of q or 1, 1, number of tokens, 1], the batch of q is ",
+                         scores_.batch});
+    }
   }
   /// Whether a tensor fits the scores on the axes before the keys', as [B|1, Hq|1, Sq|1, .].
   bool fits_rows(const Shape4& s) const {
