@@ -97,6 +97,19 @@ const Failure kFailures[] = {
            floats({1, 2, 3, 4}), floats({1, 2, 5, 4}), floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
            attn::same_segment(attn::Tensor4<const std::int32_t>(ids, {1, 1, 4, 1})));
      }},
+    {"attention, new keys",
+     [] {
+       static const bool flags[4] = {};
+       attn::scaled_dot_product_attention(
+           floats({1, 2, 3, 4}), floats({1, 2, 5, 4}), floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
+           attn::keep_where(attn::Tensor4<const bool>(flags, {1, 1, 1, 4}), 2));
+     }},
+    {"attention, repeated batches",
+     [] {
+       attn::scaled_dot_product_attention(floats({1, 2, 3, 4}), floats({1, 2, 5, 4}),
+                                          floats({1, 2, 5, 6}), floats({1, 2, 3, 6}),
+                                          attn::repeat_batch(attn::no_mask(), 2));
+     }},
     {"attention before the cache is appended to",
      [] {
        const attn::KeyValueCache<float> cache(1, 2, 8, 4);

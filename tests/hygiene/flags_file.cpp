@@ -146,6 +146,8 @@ void mask_all(Line& line) {
     line.add(attn::scaled_dot_product_attention(
         p.q, p.k, p.v, attn::same_segment(of_queries, key_ids.view()), {}, kAll));
   }
+  mask_scores(line, attn::keep_where(flags, 0) | attn::first_keys(2));
+  mask_scores(line, attn::repeat_batch(attn::drop_where(flags) & attn::add_bias(bias), 1));
   mask_scores(line, attn::first_keys(2) | attn::sliding_window(3, 1));
   mask_scores(line, (attn::keep_where(flags) | attn::keys_between(5, lengths)) &
                         attn::causal_bottom_right());

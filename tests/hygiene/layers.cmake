@@ -28,7 +28,8 @@ set(level_3
   caches/cache_shape.hpp layers/attention_config.hpp layers/rotary_scaling.hpp options.hpp tile.hpp)
 set(level_4 heatmap.hpp reference.hpp)
 set(level_6 layers/linear_weights.hpp layers/norm_weights.hpp masks/concept.hpp)
-set(level_7 masks/either.hpp masks/function.hpp masks/positional.hpp masks/segments.hpp
+set(level_7 masks/either.hpp masks/function.hpp masks/new_keys.hpp masks/positional.hpp masks/repeat.hpp
+  masks/segments.hpp
   masks/tensor.hpp)
 set(level_8 mask.hpp)
 set(level_10 attention.hpp)

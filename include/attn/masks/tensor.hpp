@@ -1,7 +1,6 @@
 // attn/masks/tensor.hpp - level 7: masks and biases that are tensors of the shape of the scores.
 #pragma once
 
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -21,15 +20,11 @@ class DenseMask : public Mask {
  public:
   template <class T>
   ATTN_ALWAYS_INLINE DenseMask(const Tensor4<T>& view, bool keeps) : view_(view), keeps_(keeps) {
-    static_assert(std::is_same_v<std::remove_const_t<T>, bool> ||
-                      std::is_same_v<std::remove_const_t<T>, std::uint8_t>,
-                  "attn: the elements of a boolean mask are bool or std::uint8_t; a floating-point "
-                  "mask that is added to the scores is add_bias(view)");
+    detail::require_flags<T>();
   }
 
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
-    const auto* const bytes = static_cast<const unsigned char*>(view_.data);
-    return (bytes[detail::place_of(at, view_.stride)] != 0) == keeps_;
+    return detail::is_kept(view_, detail::place_of(at, view_.stride), keeps_);
   }
   ATTN_ALWAYS_INLINE Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
   template <class A>

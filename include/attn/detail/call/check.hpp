@@ -16,6 +16,7 @@
 #include "attn/detail/base/float_bits.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/call/erased_mask.hpp"
 #include "attn/detail/call/mask_checker.hpp"
 #include "attn/detail/call/mask_stage.hpp"
 #include "attn/detail/call/tile_plan.hpp"

@@ -7,6 +7,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include "attn/config.hpp"
@@ -14,6 +15,7 @@
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/kernels/kernel_table.hpp"
 #include "attn/detail/kernels/micro_kernels.hpp"
+#include "attn/detail/masks/band.hpp"
 #include "attn/detail/rows/number_formats.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/tensor.hpp"
@@ -36,13 +38,14 @@ inline Index place_of(const ScorePosition& at, const Stride4& stride) {
 }
 
 /// Calls f(scores, lines, count, stride, places) for the parts of a tile, lines of adjacent scores,
-/// and their places in a tensor of (batch, head, query, key) with these strides (0: broadcast).
+/// and their places in a tensor of (batch, head, query, key) with these strides (0: broadcast),
+/// whose keys begin with `first_key`.
 template <class A, class F>
-void for_each_with(const ScoreTile<A>& tile, const Stride4& stride, const F& f) {
+void for_each_with(const ScoreTile<A>& tile, const Stride4& stride, Index first_key, const F& f) {
   tile.for_each_part(
       [&](A* scores, Index lines, Index count, Index line_stride, Index head, Index query) {
         const Index offset = tile.rows.batch * stride.batch + head * stride.heads +
-                             query * stride.length + tile.keys.begin * stride.dim;
+                             query * stride.length + (tile.keys.begin - first_key) * stride.dim;
         f(scores, lines, count, line_stride,
           tile.lines_are_keys() ? ScorePlaces{offset, stride.dim, stride.length}
                                 : ScorePlaces{offset, stride.length, stride.dim});
@@ -100,17 +103,42 @@ void with_converted(const TensorRef& bias, const ScorePlaces& places, Index line
   }
 }
 
-/// Drops the keys of a tile where a boolean tensor says so.
+template <class T>
+constexpr void require_flags() {
+  static_assert(std::is_same_v<std::remove_const_t<T>, bool> ||
+                    std::is_same_v<std::remove_const_t<T>, std::uint8_t>,
+                "attn: the elements of a boolean mask are bool or std::uint8_t; a floating-point "
+                "mask that is added to the scores is add_bias(view)");
+}
+
+/// Whether the flag at this element says that the key is kept.
+inline bool is_kept(const TensorRef& mask, Index place, bool keeps) {
+  return (static_cast<const unsigned char*>(mask.data)[place] != 0) == keeps;
+}
+
+/// Drops the keys of a tile where a boolean tensor, whose keys begin with `first_key`, says so.
 template <class A>
-void apply_dense(const ScoreTile<A>& tile, const TensorRef& mask, bool keeps) {
+void apply_dense(const ScoreTile<A>& tile, const TensorRef& mask, bool keeps, Index first_key = 0) {
   const auto& kernels = mask_kernels<A>(tile.instruction_set);
   const auto* const bytes = static_cast<const unsigned char*>(mask.data);
-  for_each_with(tile, mask.stride,
+  for_each_with(tile, mask.stride, first_key,
                 [&](A* scores, Index lines, Index count, Index stride, const ScorePlaces& places) {
                   kernels.keep_scores(
                       scores, lines, count, stride,
                       {bytes + places.offset, places.line_stride, places.entry_stride}, keeps);
                 });
+}
+
+/// The same of a tensor that holds the keys `held` alone: those before are kept, those behind are
+/// dropped.
+template <class A>
+void apply_new_keys(const ScoreTile<A>& tile, const TensorRef& mask, bool keeps, KeyRange held) {
+  drop_keys(tile, {held.end, tile.keys.end});
+  ScoreTile<A> part = tile;
+  part.keys = tile.keys & held;
+  if (part.keys.empty()) return;
+  part.scores = &tile(0, part.keys.begin);
+  apply_dense(part, mask, keeps, held.begin);
 }
 
 /// Adds the biases, or (not `adds`) does again what those of -infinity did.
@@ -126,7 +154,7 @@ void apply_biases(const ScoreTile<A>& tile, const TensorRef& bias, bool adds) {
     };
     with_converted<A>(bias, places, lines, count, tile.instruction_set, apply_block);
   };
-  for_each_with(tile, bias.stride, apply);
+  for_each_with(tile, bias.stride, 0, apply);
 }
 
 /// Whether an argument in the place of a mask tensor is neither a Tensor4 nor a Tensor4Buffer.
