@@ -9,6 +9,7 @@
 
 #include "attn/attention.hpp"
 #include "support/guard_pages.hpp"
+#include "support/throws.hpp"
 #include "support/values.hpp"
 
 namespace attn {
@@ -129,6 +130,46 @@ TEST(SkippedKeys, OfOtherSegments) {
   EXPECT_LE(scores_of(n, n, same_segment(images)), (100 + 2 * 64) * 100);
   const Index causal_scores = scores_of(n, n, causal());
   EXPECT_LE(scores_of(n, n, causal() | same_segment(images)), causal_scores + 164 * 164);
+}
+
+/// A mask as users write it, of public names alone: queries see the keys of their chunk.
+class SameChunk : public Mask {
+ public:
+  explicit SameChunk(Index size) : size_(size) {}
+
+  bool allows(const ScorePosition& at) const { return at.key / size_ == at.query_position / size_; }
+  KeyRange key_range(const RowBlock& rows, Index key_length) const {
+    const Index last = (rows.position_end() - 1) / size_ * size_;
+    return KeyRange{0, key_length} & KeyRange{rows.position_begin() / size_ * size_, last + size_};
+  }
+  Cover cover(const RowBlock&, KeyRange) const { return Cover::partial; }
+  template <class A>
+  void apply(const ScoreTile<A>& tile) const {
+    tile.for_each([&](A& score, const ScorePosition& at) {
+      if (!allows(at)) score = -std::numeric_limits<A>::infinity();
+    });
+  }
+  void declare(MaskChecker& checker) const { checker.use_position("SameChunk"); }
+
+ private:
+  Index size_;
+};
+
+TEST(SkippedKeys, OfAMaskOfTheUsers) {
+  const Index n = 960;
+  EXPECT_GE(scores_of(n, n, SameChunk(96)), 96 * n);
+  EXPECT_LE(scores_of(n, n, SameChunk(96)), (96 + 64) * n);
+  EXPECT_EQ(scores_of(1, n, SameChunk(96)), 96);
+  EXPECT_EQ(scores_of(1, n, SameChunk(96) | first_keys(2)), 98);
+}
+
+// It says that it reads positions: where they are open, the call asks for them.
+TEST(SkippedKeys, OfAMaskThatReadsPositions) {
+  EXPECT_EQ(test::message_of<ShapeError>([] { scores_of(2, 8, SameChunk(4) & key_lengths(6)); }),
+            "scaled_dot_product_attention: SameChunk with key_lengths and a query length that is "
+            "not the key length: say where the queries stand, as causal_from(offset) or "
+            "options.query_offset (length - Sq: at the end of the valid keys); got q [1, 1, 2, 4], "
+            "k [1, 1, 8, 4], v [1, 1, 8, 4], out [1, 1, 2, 4]");
 }
 
 // A lambda alone sees every key; a mask beside it bounds it.

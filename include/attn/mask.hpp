@@ -1,8 +1,9 @@
 // attn/mask.hpp - level 8: which keys a query may see, and what is added to its scores.
 //
 // Masks and biases are small values, combined with &: a key must pass ALL masks, biases add up, and
-// what changes scores is applied left to right. A dropped key is absent: nothing of it, NaN and
-// infinity included, can reach the output.
+// what changes scores is applied left to right. With |, of masks that only keep or drop, a key must
+// pass either. A dropped key is absent: nothing of it, NaN and infinity included, can reach the
+// output.
 //
 // Where positions matter (causal masks, windows, ALiBi, lambdas), query i stands at key i +
 // options.query_offset, in a cache behind its past, else at i + Sk - Sq; causal() refuses to take
@@ -10,7 +11,8 @@
 //
 // Every mask answers four questions, each at its own cost:
 //   allows(position)        may this query see this key?
-//   key_range(rows, Sk)     which keys can matter to these rows at all?   (skips whole tiles)
+//   key_range(rows, Sk)     which keys can matter to these rows at all?   (skips whole tiles; a
+//                           mask that leaves gaps also says which of a tile's: keys_within)
 //   row_range(rows, keys)   which of these rows can see any of these keys?
 //   cover(rows, keys)       does it drop none, some or all of this tile?  (full tiles run no mask)
 // and acts on a tile of scores: modify (biases, score functions), then apply (dropped ->
@@ -137,9 +139,10 @@ struct HeldMask {
 }  // namespace detail
 
 /// A mask chosen at run time: holds any mask or composition, by value. Default: no_mask(). The bits
-/// are those of the mask it holds. A lambda it holds must accept float and double scores.
-/// Cost: one allocation when it is made; calls go through a table once a tile.
-/// One that another file made computes as that file's flags say, and raises as the call's do.
+/// are those of the mask it holds. In a union, one that holds biases or score functions is an
+/// OptionError of the call: the compiler cannot see them. A lambda it holds must accept float and
+/// double scores. Cost: one allocation when it is made; calls go through a table once a tile. One
+/// that another file made computes as that file's flags say, and raises as the call's do.
 class AnyMask : public Mask {
  public:
   ATTN_ALWAYS_INLINE AnyMask() : AnyMask(no_mask()) {}

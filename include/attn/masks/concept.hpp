@@ -9,11 +9,25 @@
 
 namespace attn {
 
+/// What a mask tells the checks of a call, in declare(checker), before anything is computed:
+///   use_position("my_mask()")          it reads positions: ScorePosition::query_position, or those
+///                                      of a RowBlock
+///   check_score_view(name, view)       a tensor of it must be [B|1, Hq|1, Sq|1, Sk|1]
+///   check_per_batch(name, numbers)     a PerBatch of it must have the batch of q
+///   scores()                           (B, Hq, Sq, Sk)
+///   raise_option(text), raise_shape(text)   an error that names the function and every shape
+using MaskChecker = detail::MaskChecker;
+
 /// The base of every mask; what it defines fits a mask that drops nothing and changes nothing. A
 /// mask of your own derives from this and defines what differs; the answers must not contradict
 /// each other: where allows() is true, the key lies in key_range, the row in row_range, and cover
 /// is not none; where cover is all, allows() is true everywhere. One that drops keys defines at
-/// least three of them: allows(), a cover() that is not always `all`, and apply(), which drops.
+/// least three of them: allows(), a cover() that is not always `all`, and apply(), which drops. One
+/// that reads positions says so in declare(). examples/own_mask.cpp is one that skips tiles.
+///
+/// A mask that leaves gaps between the keys it keeps may define, beside key_range,
+///   KeyRange keys_within(const RowBlock& rows, KeyRange keys, Index key_length) const
+/// which of `keys`, those of a tile or more, can matter to these rows: fewer scores are computed.
 struct Mask {
   /// Whether this query may see this key.
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition&) const { return true; }
@@ -39,8 +53,8 @@ struct Mask {
   template <class A>
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>&) const {}
 
-  /// Validates against the shapes of the call and declares where positions come from.
-  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker&) const {}
+  /// Validates against the shapes of the call and says what it reads.
+  ATTN_ALWAYS_INLINE void declare(MaskChecker&) const {}
 };
 
 template <class M>

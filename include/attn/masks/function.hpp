@@ -124,13 +124,16 @@ class PredicateMask : public Mask {
 };
 
 /// Keeps the keys for which f(ScorePosition) is true. f must be pure; several threads may call it.
+/// Cost: by itself it skips nothing: all Sq x Sk scores are computed, and f is asked for each. A
+/// mask beside it that bounds it, keep_if(f) & sliding_window(127, 0), skips what the bound drops,
+/// and f is asked of the rest alone. A mask of your own can skip by itself: derive from Mask.
 template <class F>
 ATTN_ALWAYS_INLINE PredicateMask<F> keep_if(F f) {
   static_assert(std::is_invocable_r_v<bool, const F&, ScorePosition>,
                 "attn::keep_if takes a const callable bool(ScorePosition)");
   return PredicateMask<F>(std::move(f), true);
 }
-/// Drops the keys for which f(ScorePosition) is true.
+/// Drops the keys for which f(ScorePosition) is true; otherwise as keep_if.
 template <class F>
 ATTN_ALWAYS_INLINE PredicateMask<F> drop_if(F f) {
   static_assert(std::is_invocable_r_v<bool, const F&, ScorePosition>,
