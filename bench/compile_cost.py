@@ -32,6 +32,8 @@ MASKS = {
     "keep_where": "attn::keep_where(attn::Tensor4<const bool>())",
     "add_bias": "attn::add_bias(attn::Tensor4<const float>())",
     "keep_if": "attn::keep_if([](attn::ScorePosition at) { return at.key % 2 == 0; })",
+    "first_keys | sliding_window": "attn::first_keys(4) | attn::sliding_window(127, 0)",
+    "same_segment": "attn::same_segment(attn::Tensor4<const std::int32_t>())",
     "causal() & key_lengths": "attn::causal() & attn::key_lengths(7)",
 }
 

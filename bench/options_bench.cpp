@@ -1,6 +1,7 @@
 // What masks, options and score functions add to one call of self-attention, and what repeating
 // shared keys and values would cost.
 #include <cmath>
+#include <cstdint>
 
 #include "bench.hpp"
 
@@ -93,6 +94,101 @@ BENCHMARK(mask_modify_score)->Unit(benchmark::kMillisecond);
 BENCHMARK(option_softcap)->Unit(benchmark::kMillisecond);
 BENCHMARK(option_dropout)->Unit(benchmark::kMillisecond);
 BENCHMARK(option_weights)->Unit(benchmark::kMillisecond);
+
+// ---- Masks that skip what they drop, each behind what it is held against ------------------------
+
+/// `seen` pairs of the call's.
+template <class M>
+void skipping(benchmark::State& state, Problem problem, const M& mask, double seen) {
+  problem.seen = seen / (static_cast<double>(problem.queries) * static_cast<double>(problem.keys));
+  Tensors<float> tensors(problem);
+  bench::run(state, problem, tensors, mask);
+}
+Problem self(Index heads, Index length) { return {heads, heads, length, length, kDim}; }
+Problem decode(Index length) { return {kHeads, kHeads, 1, length, kDim}; }
+double window_pairs(Index length, Index window) {
+  return static_cast<double>(window) *
+         (static_cast<double>(length) - 0.5 * static_cast<double>(window - 1));
+}
+double causal_pairs(Index length) {
+  return 0.5 * static_cast<double>(length) * static_cast<double>(length + 1);
+}
+
+void skips_window_1024(benchmark::State& state) {
+  skipping(state, self(1, 16384), attn::sliding_window(1023, 0), window_pairs(16384, 1024));
+}
+void skips_first_4_or_window_1024(benchmark::State& state) {
+  skipping(state, self(1, 16384), attn::first_keys(4) | attn::sliding_window(1023, 0),
+           window_pairs(16384, 1024) + 4 * (16384 - 1024));
+}
+void skips_window_128(benchmark::State& state) {
+  skipping(state, self(2, 8192), attn::sliding_window(127, 0), window_pairs(8192, 128));
+}
+void skips_first_8_or_window_128(benchmark::State& state) {
+  skipping(state, self(2, 8192), attn::first_keys(8) | attn::sliding_window(127, 0),
+           window_pairs(8192, 128) + 8 * (8192 - 128));
+}
+void skips_causal_2048(benchmark::State& state) {
+  skipping(state, self(4, 2048), attn::causal(), causal_pairs(2048));
+}
+void skips_causal_or_first_128(benchmark::State& state) {
+  skipping(state, self(4, 2048), attn::causal() | attn::first_keys(128),
+           causal_pairs(2048) + 128 * 127 / 2);
+}
+/// Images of 256 tokens, each after 144 of text: 5 of them.
+void skips_causal_or_images(benchmark::State& state) {
+  attn::Tensor4Buffer<std::int32_t> images({1, 1, 2048, 1});
+  for (Index i = 0; i < 2048; ++i) {
+    const bool is_text = i % 400 < 144 || i >= 2000;
+    images(0, 0, i, 0) = is_text ? -1 : static_cast<std::int32_t>(i / 400);
+  }
+  skipping(state, self(4, 2048), attn::causal() | attn::same_segment(images),
+           causal_pairs(2048) + 5 * 256 * 255 / 2);
+}
+void skips_four_calls_of_512(benchmark::State& state) {
+  Problem problem = self(4, 2048);
+  problem.seen = 0.25;
+  Tensors<float> tensors(problem);
+  for (auto _ : state) {
+    for (Index i = 0; i < 2048; i += 512) {
+      const auto part = [i](const auto& tensor) { return tensor.view().slice_length(i, 512); };
+      attn::scaled_dot_product_attention(part(tensors.q), part(tensors.k), part(tensors.v),
+                                         part(tensors.out));
+    }
+    benchmark::ClobberMemory();
+  }
+  bench::report(state, problem);
+}
+void skips_four_segments_of_512(benchmark::State& state) {
+  attn::Tensor4Buffer<std::int32_t> documents({1, 1, 2048, 1});
+  for (Index i = 0; i < 2048; ++i) documents(0, 0, i, 0) = static_cast<std::int32_t>(i / 512);
+  skipping(state, self(4, 2048), attn::same_segment(documents), 4 * 512 * 512);
+}
+void skips_padding_right(benchmark::State& state) {
+  skipping(state, self(4, 2048), attn::key_lengths(512), 2048 * 512);
+}
+void skips_padding_left(benchmark::State& state) {
+  skipping(state, self(4, 2048), attn::keys_between(1536, attn::kUnlimited), 2048 * 512);
+}
+void skips_padding_right_decode(benchmark::State& state) {
+  skipping(state, decode(2048), attn::key_lengths(512), 512);
+}
+void skips_padding_left_decode(benchmark::State& state) {
+  skipping(state, decode(2048), attn::keys_between(1536, attn::kUnlimited), 512);
+}
+BENCHMARK(skips_window_1024)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_first_4_or_window_1024)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_window_128)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_first_8_or_window_128)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_causal_2048)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_causal_or_first_128)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_causal_or_images)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_four_calls_of_512)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_four_segments_of_512)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_padding_right)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_padding_left)->Unit(benchmark::kMillisecond);
+BENCHMARK(skips_padding_right_decode)->Unit(benchmark::kMicrosecond);
+BENCHMARK(skips_padding_left_decode)->Unit(benchmark::kMicrosecond);
 
 // ---- Dot product, cosine and Euclidean distance as scores ---------------------------------------
 

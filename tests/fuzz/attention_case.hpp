@@ -77,8 +77,13 @@ void hold_case(Choices& choices, const Sizes& sizes) {
     const Kind& kind =
         kinds[static_cast<std::size_t>(choices.below(static_cast<Index>(kinds.size())))];
     if (kind.is_top_left && offset != 0) continue;
-    mask = mask & kind.mask;
-    formula = formula & kind.formula;
+    if (choices.one_in(3) && !mask.modifies() && !kind.mask.modifies()) {
+      mask = mask | kind.mask;
+      formula = formula | kind.formula;
+    } else {
+      mask = mask & kind.mask;
+      formula = formula & kind.formula;
+    }
   }
 
   AttentionOptions options;

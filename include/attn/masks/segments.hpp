@@ -2,9 +2,6 @@
 // images within text.
 #pragma once
 
-#include <cstdint>
-#include <type_traits>
-
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/masks/segment_ids.hpp"
@@ -22,13 +19,13 @@ class SegmentMask : public Mask {
   template <class T>
   ATTN_ALWAYS_INLINE explicit SegmentMask(const Tensor4<T>& ids)
       : queries_(ids), keys_(ids), is_one_view_(true) {
-    require_ids<T>();
+    detail::require_ids<T>();
   }
   template <class Q, class K>
   ATTN_ALWAYS_INLINE SegmentMask(const Tensor4<Q>& query_ids, const Tensor4<K>& key_ids)
       : queries_(query_ids), keys_(key_ids), is_one_view_(false) {
-    require_ids<Q>();
-    require_ids<K>();
+    detail::require_ids<Q>();
+    detail::require_ids<K>();
   }
 
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
@@ -58,11 +55,6 @@ class SegmentMask : public Mask {
   }
 
  private:
-  template <class T>
-  static constexpr void require_ids() {
-    static_assert(std::is_same_v<std::remove_const_t<T>, std::int32_t>,
-                  "attn: the ids of same_segment are std::int32_t");
-  }
   ATTN_ALWAYS_INLINE detail::SegmentPair ids(Index batch) const {
     return {detail::SegmentIds(queries_, batch), detail::SegmentIds(keys_, batch)};
   }

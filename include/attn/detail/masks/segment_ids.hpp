@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
@@ -17,6 +18,12 @@
 namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
+
+template <class T>
+constexpr void require_ids() {
+  static_assert(std::is_same_v<std::remove_const_t<T>, std::int32_t>,
+                "attn: the ids of same_segment are std::int32_t");
+}
 
 /// The segments of some tokens: those from `low` to `high`, if any.
 struct SegmentRange {
