@@ -151,7 +151,7 @@ void skips_four_calls_of_512(benchmark::State& state) {
   Tensors<float> tensors(problem);
   for (auto _ : state) {
     for (Index i = 0; i < 2048; i += 512) {
-      const auto part = [i](const auto& tensor) { return tensor.view().slice_length(i, 512); };
+      const auto part = [i](auto& tensor) { return tensor.view().slice_length(i, 512); };
       attn::scaled_dot_product_attention(part(tensors.q), part(tensors.k), part(tensors.v),
                                          part(tensors.out));
     }
