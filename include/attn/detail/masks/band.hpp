@@ -76,16 +76,21 @@ struct Band {
   }
 };
 
-/// Drops some keys of a tile for all its rows.
+/// Drops the keys of a tile but those of `kept`, for all its rows.
 template <class A>
-void drop_keys(const ScoreTile<A>& tile, KeyRange keys) {
-  keys = keys & tile.keys;
-  if (keys.empty()) return;
+void drop_outside(const ScoreTile<A>& tile, KeyRange kept) {
+  const Index begin = tile.keys.begin, rows = tile.rows.count;
+  kept = kept & tile.keys;
+  if (kept.empty()) kept = {begin, begin};
   if (tile.lines_are_keys()) {
-    for (Index key = keys.begin; key < keys.end; ++key) fill_absent(&tile(0, key), tile.rows.count);
+    for (Index key = begin; key < tile.keys.end; ++key) {
+      if (key < kept.begin || key >= kept.end) fill_absent(&tile(0, key), rows);
+    }
   } else {
-    for (Index row = 0; row < tile.rows.count; ++row) {
-      fill_absent(&tile(row, keys.begin), keys.size());
+    for (Index row = 0; row < rows; ++row) {
+      A* const line = &tile(row, begin);
+      fill_absent(line, kept.begin - begin);
+      fill_absent(line + (kept.end - begin), tile.keys.end - kept.end);
     }
   }
 }
@@ -105,8 +110,7 @@ struct KeySpan {
   }
   template <class A>
   void apply(const ScoreTile<A>& tile) const {
-    drop_keys(tile, {tile.keys.begin, kept.begin});
-    drop_keys(tile, {kept.end, tile.keys.end});
+    drop_outside(tile, kept);
   }
 };
 

@@ -133,7 +133,7 @@ void apply_dense(const ScoreTile<A>& tile, const TensorRef& mask, bool keeps, In
 /// dropped.
 template <class A>
 void apply_new_keys(const ScoreTile<A>& tile, const TensorRef& mask, bool keeps, KeyRange held) {
-  drop_keys(tile, {held.end, tile.keys.end});
+  drop_outside(tile, {tile.keys.begin, held.end});
   ScoreTile<A> part = tile;
   part.keys = tile.keys & held;
   if (part.keys.empty()) return;
