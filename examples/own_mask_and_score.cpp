@@ -1,6 +1,7 @@
 // A mask and a score function of one's own, as lambdas that the library inlines: several documents
 // packed into one sequence, each attending to itself alone, with scores that fade with distance.
-// (attn::same_segment is this mask, and skips the other documents; a lambda by itself skips nothing.)
+// (attn::same_segment is this mask, and skips the other documents; a lambda by itself skips
+// nothing.)
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
