@@ -1,8 +1,11 @@
 // Decoding: one query over the tokens of a cache, contiguous, rolling and paged, against a plain
-// read of the same keys and values in the same run.
+// read of the same keys and values in the same run. Beams that take their parents' tokens, against
+// the copies that they need.
 #include <benchmark/benchmark.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "attn/attn.hpp"
 #include "bench.hpp"
@@ -10,6 +13,7 @@
 namespace {
 
 using attn::Index;
+using attn::Shape4;
 using bench::Problem;
 
 constexpr Index kHeads = 32, kDim = 128;
@@ -107,5 +111,89 @@ void read_keys_and_values(benchmark::State& state) {
   bench::report(state, p);
 }
 BENCHMARK(read_keys_and_values)->Apply(decode_sizes);
+
+// Eight beams of `tokens` tokens.
+
+constexpr Index kBeams = 8;
+
+struct Parents {
+  const char* name;
+  Index of[kBeams];
+  Index copies;  ///< sequences that must be written
+};
+const Parents kParents[] = {
+    {"one goes on", {3, 3, 3, 3, 3, 3, 3, 3}, 7},
+    {"some go on", {0, 0, 2, 2, 2, 5, 5, 0}, 5},
+    {"two swap", {1, 0, 2, 3, 4, 5, 6, 7}, 2},
+    {"ring", {1, 2, 3, 4, 5, 6, 7, 0}, 8},
+};
+
+void reorder_sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"parents", "kv_heads", "tokens"})->Unit(benchmark::kMicrosecond);
+  for (const Index parents : {0, 1, 2, 3}) {
+    for (const Index tokens : {128, 1024, 4096}) benchmark->Args({parents, 8, tokens});
+  }
+}
+
+const Parents& parents_of(benchmark::State& state) {
+  const Parents& parents = kParents[state.range(0)];
+  state.SetLabel(parents.name);
+  return parents;
+}
+
+void reorder_contiguous(benchmark::State& state) {
+  const Parents& parents = parents_of(state);
+  const Index tokens = state.range(2);
+  attn::KeyValueCache<float> cache(kBeams, state.range(1), tokens, kDim);
+  attn::Tensor4Buffer<float> new_tokens({kBeams, state.range(1), tokens, kDim});
+  bench::fill(new_tokens, 1);
+  cache.append(new_tokens, new_tokens);
+  for (auto _ : state) {
+    cache.reorder(attn::Span<const Index>(parents.of));
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(reorder_contiguous)->Apply(reorder_sizes);
+
+void reorder_paged(benchmark::State& state) {
+  const Parents& parents = parents_of(state);
+  const Index tokens = state.range(2);
+  attn::PagedKeyValueCache<float> cache(kBeams * tokens / 16, 16, kBeams, state.range(1), kDim);
+  attn::Tensor4Buffer<float> new_tokens({kBeams, state.range(1), tokens, kDim});
+  bench::fill(new_tokens, 1);
+  cache.append(new_tokens, new_tokens);
+  for (auto _ : state) {
+    cache.reorder(attn::Span<const Index>(parents.of));
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(reorder_paged)->Apply(reorder_sizes);
+
+/// One memcpy for the keys and one for the values of each sequence that must be written, each into
+/// memory of its own.
+void copy_parents(benchmark::State& state) {
+  const Parents& parents = parents_of(state);
+  const Shape4 shape{kBeams, state.range(1), state.range(2), kDim};
+  attn::Tensor4Buffer<float> keys(shape), values(shape), new_keys(shape), new_values(shape);
+  for (attn::Tensor4Buffer<float>* tensor : {&keys, &values, &new_keys, &new_values}) {
+    bench::fill(*tensor, 1);
+  }
+  const Index size = shape.size() / kBeams;
+  for (auto _ : state) {
+    for (Index b = 0, copies = 0; copies < parents.copies; ++b) {
+      const Index from = parents.of[b];
+      if (from == b) continue;
+      const auto copy = [&](attn::Tensor4Buffer<float>& all, attn::Tensor4Buffer<float>& copied) {
+        std::memcpy(copied.data() + b * size, all.data() + from * size,
+                    static_cast<std::size_t>(size) * sizeof(float));
+      };
+      copy(keys, new_keys);
+      copy(values, new_values);
+      ++copies;
+    }
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(copy_parents)->Apply(reorder_sizes);
 
 }  // namespace

@@ -199,6 +199,9 @@ void expect_sound_cache(const Cache& a, const Cache& b) {
       0);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.truncate(PerBatch(cache.lengths()) - 1); }),
             0);
+  const std::vector<Index> swapped = {1, 0}, repeated = {1, 1};
+  EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reorder(swapped); }), 0);
+  EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reorder(repeated); }), 0);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reset(1); }), 0);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reset(); }), 0);
   Cache cache(a), other(b);

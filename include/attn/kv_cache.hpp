@@ -11,6 +11,7 @@
 //   append_to(b, k, v)     of sequence b alone: k [1, Hk, n, Dk], v [1, Hv, n, Dv]
 //   truncate(length)       takes back all but the first length[b] tokens of each sequence
 //   reset(), reset(b)      forgets all tokens, of all sequences or of one
+//   reorder(parents)       sequence b takes the tokens of sequence parents[b]: beams
 //   length(b), lengths()   how many tokens a sequence has, evicted ones included
 //
 // and throw ShapeError, with nothing changed, where that cannot be (detail/caches/token_cache.hpp).

@@ -161,6 +161,12 @@ const Failure kFailures[] = {
        attn::KeyValueCache<float> cache(1, 2, 4, 3);
        cache.truncate(1);
      }},
+    {"KeyValueCache::reorder",
+     [] {
+       static const attn::Index parents[] = {1};
+       attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       cache.reorder(parents);
+     }},
     {"RollingKeyValueCache", [] { attn::RollingKeyValueCache<float> cache(1, 2, 0, 3); }},
     {"RollingKeyValueCache::truncate",
      [] {

@@ -83,7 +83,7 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
  private:
   static constexpr detail::CacheFunctions kFunctions{
       "KeyValueCache::append", "KeyValueCache::append_to", "KeyValueCache::truncate",
-      "KeyValueCache::reset"};
+      "KeyValueCache::reset", "KeyValueCache::reorder"};
 
   ATTN_ALWAYS_INLINE KeyValueCache(Index batch, const detail::CacheStorage& storage)
       : Base(batch), owned_keys_(storage.keys), owned_values_(storage.values), owns_(true) {}
@@ -103,7 +103,7 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
       detail::raise_cache_shape("KeyValueCache", "takes a capacity, and no window or pages", shape);
     }
     return detail::cache_storage("KeyValueCache", shape, shape.batch, *shape.capacity,
-                                 Index{sizeof(Index)}, sizeof(T));
+                                 Base::kSequenceBytes, sizeof(T));
   }
   ATTN_ALWAYS_INLINE static Index checked_batch(Tensor4<T> keys, Tensor4<T> values) {
     detail::CallShapes call("KeyValueCache");

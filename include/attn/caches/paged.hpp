@@ -11,6 +11,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/caches/cache_storage.hpp"
+#include "attn/detail/caches/reorder.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -25,7 +26,8 @@ namespace attn {
 /// A pool of pages of page_length tokens, [num_pages, Hk, page_length, Dk] and
 /// [num_pages, Hv, page_length, Dv], and for each sequence the table of its pages. A sequence takes
 /// a page when it needs one and gives it back when its tokens are taken back. Sequences may share
-/// the pages of a common prefix; one that appends to a shared page gets its own copy first. The
+/// the pages of a common prefix (share_prefix) or of a common parent (reorder, which copies
+/// nothing); one that appends to a shared page gets its own copy first. The
 /// tables take batch * capacity / page_length numbers, from the start.
 ///
 /// The kernel reads the pages where they lie, long ones faster: pages of 256 tokens like a
@@ -106,12 +108,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
                                 std::to_string(from) +
                                 ": that must be another sequence, and long enough");
     }
-    Base::set_length(to, 0);
-    for (Index i = 0; i < pages_for(length); ++i) {
-      page(to, i) = page(from, i);
-      ++users(page(from, i));
-    }
-    Base::set_length(to, length);
+    share(from, to, length);
   }
 
   /// What the kernel reads.
@@ -122,7 +119,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
  private:
   static constexpr detail::CacheFunctions kFunctions{
       "PagedKeyValueCache::append", "PagedKeyValueCache::append_to", "PagedKeyValueCache::truncate",
-      "PagedKeyValueCache::reset"};
+      "PagedKeyValueCache::reset", "PagedKeyValueCache::reorder"};
 
   ATTN_ALWAYS_INLINE PagedKeyValueCache(const CacheShape& shape,
                                         const detail::CacheStorage& storage)
@@ -155,9 +152,9 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
       detail::raise_cache_shape("PagedKeyValueCache",
                                 "takes a page_length of 1 or more, and no window", shape);
     }
-    const detail::CheckedSize numbers = detail::CheckedSize(table_length(shape)) + 1;
+    const detail::CheckedSize table = detail::CheckedSize(table_length(shape));
     return detail::cache_storage("PagedKeyValueCache", shape, shape.num_pages, shape.page_length,
-                                 numbers * Index{sizeof(Index)}, sizeof(T));
+                                 table * Index{sizeof(Index)} + Base::kSequenceBytes, sizeof(T));
   }
   /// What all pages hold, or less if the shape says so.
   ATTN_ALWAYS_INLINE static Index capacity_of(const CacheShape& shape) {
@@ -258,6 +255,23 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     for (Index i = pages_for(length); i < pages_for(Base::length(b)); ++i) {
       if (--users(page(b, i)) == 0) free_[static_cast<std::size_t>(num_free_++)] = page(b, i);
     }
+  }
+
+  ATTN_ALWAYS_INLINE void share(Index from, Index to, Index length) {
+    Base::set_length(to, 0);
+    for (Index i = 0; i < pages_for(length); ++i) {
+      page(to, i) = page(from, i);
+      ++users(page(from, i));
+    }
+    Base::set_length(to, length);
+  }
+  ATTN_ALWAYS_INLINE void copy_sequence(Index from, Index to) {
+    share(from, to, Base::length(from));
+  }
+  ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
+    detail::rotate_numbers(table_.data(), table_stride_, pages_for(Base::longest_length()), parents,
+                           first);
+    Base::rotate_lengths(parents, first);
   }
 
   Tensor4Buffer<T> keys_, values_;

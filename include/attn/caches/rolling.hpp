@@ -11,6 +11,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/caches/cache_storage.hpp"
+#include "attn/detail/caches/reorder.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -20,6 +21,7 @@
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
+#include "attn/tile.hpp"
 
 namespace attn {
 
@@ -108,7 +110,8 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
  private:
   static constexpr detail::CacheFunctions kFunctions{
       "RollingKeyValueCache::append", "RollingKeyValueCache::append_to",
-      "RollingKeyValueCache::truncate", "RollingKeyValueCache::reset"};
+      "RollingKeyValueCache::truncate", "RollingKeyValueCache::reset",
+      "RollingKeyValueCache::reorder"};
 
   ATTN_ALWAYS_INLINE RollingKeyValueCache(const CacheShape& shape,
                                           const detail::CacheStorage& storage)
@@ -140,7 +143,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
     }
     return detail::cache_storage("RollingKeyValueCache", shape, shape.batch,
                                  detail::CheckedSize(shape.window) + (shape.longest_append - 1),
-                                 2 * Index{sizeof(Index)}, sizeof(T));
+                                 Base::kSequenceBytes + Index{sizeof(Index)}, sizeof(T));
   }
 
   ATTN_ALWAYS_INLINE Tensor4<T> key_storage() { return keys_.view(); }
@@ -208,6 +211,19 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   ATTN_ALWAYS_INLINE void cut(Index b, Index length) {
     if (length == Base::length(b)) return;
     first_held_[static_cast<std::size_t>(b)] = length == 0 ? 0 : first_kept(b);
+  }
+
+  template <class F>
+  ATTN_ALWAYS_INLINE void for_each_held(Index b, const F& f) const {
+    f(KeyRange{first_held(b), Base::length(b)});
+  }
+  ATTN_ALWAYS_INLINE void copy_sequence(Index from, Index to) {
+    Base::copy_sequence(from, to);
+    first_held_[static_cast<std::size_t>(to)] = first_held(from);
+  }
+  ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
+    Base::rotate_sequences(parents, first);
+    detail::rotate_numbers(first_held_.data(), 1, 1, parents, first);
   }
 
   Index window_ = 1;

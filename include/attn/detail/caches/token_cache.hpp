@@ -7,111 +7,27 @@
 #endif
 
 #include <algorithm>
-#include <string>
-#include <type_traits>
 #include <vector>
 
 #include "attn/config.hpp"
+#include "attn/detail/caches/reorder.hpp"
+#include "attn/detail/caches/stored_rows.hpp"
+#include "attn/detail/caches/token_checks.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/loop/run.hpp"
-#include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/key_map.hpp"
 #include "attn/detail/rows/key_value_source.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
+#include "attn/tile.hpp"
 
 namespace attn {
 namespace detail {
-inline namespace ATTN_BUILD {
-
-/// Stores the last `count` tokens of one batch as the tokens position .. position + count - 1 of
-/// sequence b.
-template <class T, class From>
-void store_tokens(const Tensor4<T>& storage, const KeyMap& map, Index b, Index position,
-                  const Tensor4<From>& tokens, Index token_batch, Index count) {
-  using Value = std::remove_const_t<From>;
-  const TensorRef rows(storage);
-  const Index first = tokens.length() - count;
-  for (Index head = 0; head < storage.heads(); ++head) {
-    for (Index i = 0; i < count;) {
-      const KeyMap::Run run = map.find(rows, b, head, position + i);
-      const Index length = (std::min)(run.length, count - i);
-      for (Index row = 0; row < length; ++row, ++i) {
-        T* const to = storage.data() + run.offset + row * storage.stride().length;
-        for (Index d = 0; d < storage.dim(); ++d) {
-          to[d * storage.stride().dim] =
-              convert_element<T, Value>(tokens(token_batch, head, first + i, d));
-        }
-      }
-    }
-  }
-}
-
-/// Checks k [sequences, Hk, n, Dk] and v [sequences, Hv, n, Dv] against the storage of a cache.
-inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRef& values,
-                         Index sequences, const TensorRef& k, const TensorRef& v,
-                         const PerBatch& counts) {
-  call.add_output("cached keys", keys);
-  call.add_output("cached values", values);
-  call.add_input("k", k);
-  call.add_input("v", v);
-  if (k.shape.batch != sequences || v.shape.batch != sequences) {
-    call.raise_shape("k and v must have one batch a sequence, " + std::to_string(sequences));
-  }
-  call.expect(k.shape.length == v.shape.length, "k and v must have the same length");
-  call.expect(k.shape.heads == keys.shape.heads && v.shape.heads == values.shape.heads,
-              "k and v must have the heads of the cache");
-  call.expect(k.shape.dim == keys.shape.dim && v.shape.dim == values.shape.dim,
-              "k and v must have the dims of the cache");
-  if (!counts.is_scalar() && counts.size() != sequences) {
-    call.raise_shape("counts must hold one number, or one each sequence, " +
-                     std::to_string(sequences) + ", got " + std::to_string(counts.size()));
-  }
-  for (Index i = 0; i < counts.size(); ++i) {
-    if (counts[i] < 0 || counts[i] > k.shape.length) {
-      call.raise_shape("counts must lie within 0 and the length of k, got " +
-                       std::to_string(counts[i]));
-    }
-  }
-}
-
-/// Checks the lengths to which sequences are cut.
-inline void check_truncation(const char* function, Span<const Index> held, const PerBatch& length) {
-  if (!length.is_scalar() && length.size() != held.size()) {
-    raise_shape_error(std::string(function) + ": needs one length, or one each sequence, " +
-                      std::to_string(held.size()) + ", got " + std::to_string(length.size()));
-  }
-  for (Index b = 0; b < held.size(); ++b) {
-    if (length[b] < 0 || length[b] > held[b]) {
-      raise_shape_error(std::string(function) + ": sequence " + std::to_string(b) + " holds " +
-                        std::to_string(held[b]) + " tokens and cannot be cut to " +
-                        std::to_string(length[b]));
-    }
-  }
-}
-
-inline void check_sequence(const char* function, Index b, Index batch) {
-  if (b < 0 || b >= batch) {
-    raise_shape_error(std::string(function) + ": there is no sequence " + std::to_string(b) +
-                      " among the " + std::to_string(batch) + " of the cache");
-  }
-}
-
-/// Refuses `count` tokens more of sequence b than its capacity leaves room for.
-inline void require_room(const CallShapes& call, Index b, Index held, Index count, Index capacity) {
-  if (count <= capacity - held) return;
-  call.raise_shape("append past capacity: sequence " + std::to_string(b) + " holds " +
-                   std::to_string(held) + " of " + std::to_string(capacity) + " tokens, " +
-                   std::to_string(count) + " more do not fit");
-}
-
-}  // namespace ATTN_BUILD
-
 /// How error texts spell the functions of a cache.
 struct CacheFunctions {
-  const char *append, *append_to, *truncate, *reset;
+  const char *append, *append_to, *truncate, *reset, *reorder;
 };
 
 /// What the caches have in common. `Cache` derives from this and tells where tokens lie:
@@ -121,6 +37,7 @@ struct CacheFunctions {
 ///   make_room(call, first, sequences, counts)   before tokens are stored; raises if they don't fit
 ///   check_cut(lengths)                          before any is cut; raises if one may not be
 ///   cut(b, length)                              before sequence b is cut
+///   copy_sequence(from, to), rotate_sequences(parents, first)   see move_in_place
 template <class Cache, class T>
 class TokenCache {
   static_assert(is_element_v<T>,
@@ -181,6 +98,19 @@ class TokenCache {
     set_length(b, 0);
   }
 
+  /// Sequence b takes the tokens of sequence parents[b], all at once: what a beam search does to
+  /// the beams that go on. Parents may repeat and be in any order; one that nobody takes is
+  /// forgotten, and a sequence that is its own parent costs nothing. Throws ShapeError, and nothing
+  /// changes, unless there is one parent a sequence, each of them a sequence of the cache. Cost: a
+  /// copy of the tokens that are held by the parents of sequences that change, in place (pages are
+  /// shared instead); allocates nothing.
+  ATTN_ALWAYS_INLINE void reorder(Span<const Index> parents) {
+    check_parents(Cache::kFunctions.reorder, parents, batch());
+    move_in_place(
+        parents, scratch_.data(), [this](Index from, Index to) { cache().copy_sequence(from, to); },
+        [&](Index first) { cache().rotate_sequences(parents, first); });
+  }
+
   /// Whether the cache lets go of tokens that it was given.
   static constexpr bool kForgets = false;
   /// The first token of sequence b that is held once `count` more have been appended to each.
@@ -193,13 +123,41 @@ class TokenCache {
 
  protected:
   ATTN_ALWAYS_INLINE TokenCache() = default;
-  ATTN_ALWAYS_INLINE explicit TokenCache(Index batch) : lengths_(static_cast<std::size_t>(batch)) {}
+  ATTN_ALWAYS_INLINE explicit TokenCache(Index batch)
+      : lengths_(static_cast<std::size_t>(batch)), scratch_(lengths_.size()) {}
+  /// What this class stores of a sequence.
+  static constexpr Index kSequenceBytes = 2 * sizeof(Index);
 
-  ATTN_ALWAYS_INLINE void swap(TokenCache& other) noexcept { lengths_.swap(other.lengths_); }
+  ATTN_ALWAYS_INLINE void swap(TokenCache& other) noexcept {
+    lengths_.swap(other.lengths_);
+    scratch_.swap(other.scratch_);
+  }
 
   ATTN_ALWAYS_INLINE void make_room(const CallShapes&, Index, Index, const PerBatch&) {}
   ATTN_ALWAYS_INLINE void check_cut(const PerBatch&) const {}
   ATTN_ALWAYS_INLINE void cut(Index, Index) {}
+  /// The tokens of sequence b that are held, as ranges.
+  template <class F>
+  ATTN_ALWAYS_INLINE void for_each_held(Index b, const F& f) const {
+    f(KeyRange{0, length(b)});
+  }
+  ATTN_ALWAYS_INLINE void copy_sequence(Index from, Index to) {
+    const SequenceRows<T> keys(cache().key_storage()), values(cache().value_storage());
+    for_each_held_rows(from, [&](KeyRange rows) {
+      keys.copy(from, to, rows);
+      values.copy(from, to, rows);
+    });
+    lengths_[static_cast<std::size_t>(to)] = length(from);
+  }
+  ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
+    const auto held_rows = [this](Index b, const auto& f) { for_each_held_rows(b, f); };
+    rotate_rows(cache().key_storage(), parents, first, held_rows);
+    rotate_rows(cache().value_storage(), parents, first, held_rows);
+    rotate_lengths(parents, first);
+  }
+  ATTN_ALWAYS_INLINE void rotate_lengths(Span<const Index> parents, Index first) {
+    rotate_numbers(lengths_.data(), 1, 1, parents, first);
+  }
 
   ATTN_ALWAYS_INLINE void set_length(Index b, Index length) {
     cache().cut(b, length);
@@ -229,6 +187,15 @@ class TokenCache {
   ATTN_ALWAYS_INLINE Cache& cache() { return static_cast<Cache&>(*this); }
   ATTN_ALWAYS_INLINE const Cache& cache() const { return static_cast<const Cache&>(*this); }
 
+  /// The rows of the storage, which has no pages, that hold tokens of sequence b, as ranges.
+  template <class F>
+  ATTN_ALWAYS_INLINE void for_each_held_rows(Index b, const F& f) const {
+    const KeyMap map = cache().key_map();
+    const TensorRef storage(cache().key_storage());
+    cache().for_each_held(
+        b, [&](KeyRange tokens) { for_each_row_range(map, storage.shape.length, tokens, f); });
+  }
+
   template <class K, class V>
   ATTN_ALWAYS_INLINE void append_range(const char* function, Index first, Index sequences,
                                        const K& k, const V& v, const PerBatch& counts) {
@@ -242,13 +209,15 @@ class TokenCache {
     const KeyMap map = cache().key_map();
     for (Index i = 0; i < sequences; ++i) {
       const Index b = first + i, position = length(b), count = counts[i];
-      store_tokens(keys, map, b, position, new_keys, i, count);
-      store_tokens(values, map, b, position, new_values, i, count);
+      const Index first_row = new_keys.length() - count;
+      store_tokens(keys, map, b, position, new_keys, i, first_row, count);
+      store_tokens(values, map, b, position, new_values, i, first_row, count);
       lengths_[static_cast<std::size_t>(b)] += count;
     }
   }
 
   std::vector<Index> lengths_;
+  std::vector<Index> scratch_;  // a number a sequence, so that nothing allocates later
 };
 
 }  // namespace detail

@@ -18,13 +18,18 @@ inline namespace ATTN_ENGINE {
 struct KeyMap {
   enum class Order : unsigned char {
     as_stored,  ///< row j
-    ring,       ///< row j % tensor's length
+    ring,       ///< row ring_row(tensor's length, j)
     pages,      ///< row j % page length (tensor's length) of page pages[j / page length]
   };
   Order order = Order::as_stored;
   const Index* pages = nullptr;  ///< the page table; batch b's starts at b * page_table_stride
   Index page_table_stride = 0;
+  Index first_rows = 0;  ///< of a ring, that stay out of it: keys 0 .. first_rows - 1
 
+  /// The row of a ring that holds key j.
+  ATTN_ALWAYS_INLINE Index ring_row(Index rows, Index key) const {
+    return key < first_rows ? key : first_rows + (key - first_rows) % (rows - first_rows);
+  }
   /// The element offset of key j's row, and how many rows on from there follow at stride.length.
   struct Run {
     Index offset, length;
@@ -37,8 +42,8 @@ struct KeyMap {
     }
     const Index b = tensor.shape.batch == 1 ? 0 : batch;
     if (order == Order::ring) {
-      const Index row = key % rows;
-      return {tensor.offset(b, head, row, 0), rows - row};
+      const Index row = ring_row(rows, key);
+      return {tensor.offset(b, head, row, 0), (key < first_rows ? first_rows : rows) - row};
     }
     return {tensor.offset(b, head, key, 0), (std::numeric_limits<Index>::max)()};
   }

@@ -1,0 +1,96 @@
+// attn/detail/caches/token_checks.hpp - level 10: what can be wrong with the arguments of a cache's
+// functions.
+#pragma once
+
+#ifndef ATTN_VERSION_MAJOR
+#error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
+#endif
+
+#include <string>
+
+#include "attn/config.hpp"
+#include "attn/detail/call/call_shapes.hpp"
+#include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/error.hpp"
+#include "attn/options.hpp"
+
+namespace attn {
+namespace detail {
+inline namespace ATTN_BUILD {
+
+/// Checks k [sequences, Hk, n, Dk] and v [sequences, Hv, n, Dv] against the storage of a cache.
+inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRef& values,
+                         Index sequences, const TensorRef& k, const TensorRef& v,
+                         const PerBatch& counts) {
+  call.add_output("cached keys", keys);
+  call.add_output("cached values", values);
+  call.add_input("k", k);
+  call.add_input("v", v);
+  if (k.shape.batch != sequences || v.shape.batch != sequences) {
+    call.raise_shape("k and v must have one batch a sequence, " + std::to_string(sequences));
+  }
+  call.expect(k.shape.length == v.shape.length, "k and v must have the same length");
+  call.expect(k.shape.heads == keys.shape.heads && v.shape.heads == values.shape.heads,
+              "k and v must have the heads of the cache");
+  call.expect(k.shape.dim == keys.shape.dim && v.shape.dim == values.shape.dim,
+              "k and v must have the dims of the cache");
+  if (!counts.is_scalar() && counts.size() != sequences) {
+    call.raise_shape("counts must hold one number, or one each sequence, " +
+                     std::to_string(sequences) + ", got " + std::to_string(counts.size()));
+  }
+  for (Index i = 0; i < counts.size(); ++i) {
+    if (counts[i] < 0 || counts[i] > k.shape.length) {
+      call.raise_shape("counts must lie within 0 and the length of k, got " +
+                       std::to_string(counts[i]));
+    }
+  }
+}
+
+/// Checks the lengths to which sequences are cut.
+inline void check_truncation(const char* function, Span<const Index> held, const PerBatch& length) {
+  if (!length.is_scalar() && length.size() != held.size()) {
+    raise_shape_error(std::string(function) + ": needs one length, or one each sequence, " +
+                      std::to_string(held.size()) + ", got " + std::to_string(length.size()));
+  }
+  for (Index b = 0; b < held.size(); ++b) {
+    if (length[b] < 0 || length[b] > held[b]) {
+      raise_shape_error(std::string(function) + ": sequence " + std::to_string(b) + " holds " +
+                        std::to_string(held[b]) + " tokens and cannot be cut to " +
+                        std::to_string(length[b]));
+    }
+  }
+}
+
+inline void check_sequence(const char* function, Index b, Index batch) {
+  if (b < 0 || b >= batch) {
+    raise_shape_error(std::string(function) + ": there is no sequence " + std::to_string(b) +
+                      " among the " + std::to_string(batch) + " of the cache");
+  }
+}
+
+/// Refuses `count` tokens more of sequence b than its capacity leaves room for.
+inline void require_room(const CallShapes& call, Index b, Index held, Index count, Index capacity) {
+  if (count <= capacity - held) return;
+  call.raise_shape("append past capacity: sequence " + std::to_string(b) + " holds " +
+                   std::to_string(held) + " of " + std::to_string(capacity) + " tokens, " +
+                   std::to_string(count) + " more do not fit");
+}
+
+/// Checks from whom the sequences of a cache take their tokens.
+inline void check_parents(const char* function, Span<const Index> parents, Index batch) {
+  if (parents.size() != batch) {
+    raise_shape_error(std::string(function) + ": needs one parent a sequence, " +
+                      std::to_string(batch) + ", got " + std::to_string(parents.size()));
+  }
+  for (Index b = 0; b < batch; ++b) {
+    if (parents[b] < 0 || parents[b] >= batch) {
+      raise_shape_error(std::string(function) + ": the parent of sequence " + std::to_string(b) +
+                        " must be one of the " + std::to_string(batch) + " of the cache, got " +
+                        std::to_string(parents[b]));
+    }
+  }
+}
+
+}  // namespace ATTN_BUILD
+}  // namespace detail
+}  // namespace attn
