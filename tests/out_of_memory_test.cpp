@@ -202,6 +202,9 @@ void expect_sound_cache(const Cache& a, const Cache& b) {
   const std::vector<Index> swapped = {1, 0}, repeated = {1, 1};
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reorder(swapped); }), 0);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reorder(repeated); }), 0);
+  const Tokens few(a.batch(), 2, 7);
+  EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.restore(2, few.k.view(), few.v.view()); }),
+            0);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reset(1); }), 0);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reset(); }), 0);
   Cache cache(a), other(b);

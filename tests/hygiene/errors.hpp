@@ -167,6 +167,16 @@ const Failure kFailures[] = {
        attn::KeyValueCache<float> cache(1, 2, 4, 3);
        cache.reorder(parents);
      }},
+    {"KeyValueCache::save",
+     [] {
+       attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       cache.save(floats({1, 2, 4, 3}), floats({1, 2, 3, 3}));
+     }},
+    {"KeyValueCache::restore",
+     [] {
+       attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       cache.restore(5, floats({1, 2, 4, 3}), floats({1, 2, 4, 3}));
+     }},
     {"RollingKeyValueCache", [] { attn::RollingKeyValueCache<float> cache(1, 2, 0, 3); }},
     {"RollingKeyValueCache::truncate",
      [] {

@@ -83,7 +83,8 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
  private:
   static constexpr detail::CacheFunctions kFunctions{
       "KeyValueCache::append", "KeyValueCache::append_to", "KeyValueCache::truncate",
-      "KeyValueCache::reset", "KeyValueCache::reorder"};
+      "KeyValueCache::reset",  "KeyValueCache::reorder",   "KeyValueCache::save",
+      "KeyValueCache::restore"};
 
   ATTN_ALWAYS_INLINE KeyValueCache(Index batch, const detail::CacheStorage& storage)
       : Base(batch), owned_keys_(storage.keys), owned_values_(storage.values), owns_(true) {}
@@ -134,6 +135,7 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
             storage.stride()};
   }
 
+  ATTN_ALWAYS_INLINE Index longest_sequence() const { return capacity(); }
   ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
                                     const PerBatch& counts) {
     for (Index i = 0; i < sequences; ++i) {

@@ -119,7 +119,8 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
  private:
   static constexpr detail::CacheFunctions kFunctions{
       "PagedKeyValueCache::append", "PagedKeyValueCache::append_to", "PagedKeyValueCache::truncate",
-      "PagedKeyValueCache::reset", "PagedKeyValueCache::reorder"};
+      "PagedKeyValueCache::reset",  "PagedKeyValueCache::reorder",   "PagedKeyValueCache::save",
+      "PagedKeyValueCache::restore"};
 
   ATTN_ALWAYS_INLINE PagedKeyValueCache(const CacheShape& shape,
                                         const detail::CacheStorage& storage)
@@ -211,6 +212,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     return page(b, Base::length(b) / page_length());
   }
 
+  ATTN_ALWAYS_INLINE Index longest_sequence() const { return capacity(); }
   ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
                                     const PerBatch& counts) {
     Index needed = 0;
@@ -226,6 +228,16 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     }
     for (Index i = 0; i < sequences; ++i) take_pages(first + i, counts[i]);
   }
+  ATTN_ALWAYS_INLINE void check_room(const detail::CallShapes& call,
+                                     Span<const Index> lengths) const {
+    Index needed = 0;
+    for (const Index length : lengths) needed += pages_for(length);
+    if (needed > num_pages()) {
+      call.raise_shape(std::to_string(needed) + " pages are needed, and the pool has " +
+                       std::to_string(num_pages()));
+    }
+  }
+  ATTN_ALWAYS_INLINE void resume(Index b, Index length, Index) { take_pages(b, length); }
   ATTN_ALWAYS_INLINE void take_pages(Index b, Index count) {
     const Index held = Base::length(b), used = held % page_length();
     if (count > 0 && used > 0 && users(last_page(b)) > 1) {

@@ -37,6 +37,9 @@ namespace attn {
 /// window + longest_append - 1 tokens, so that of longest_append new queries the first finds its
 /// whole window too, and as many tokens less one can be taken back. A longer append makes the ring
 /// grow (its only allocation), and is as exact.
+///
+/// To save a stream: lengths(), num_held(b) of each sequence, and what save(k, v) writes; restore()
+/// takes them into any rolling cache of the same sizes.
 template <class T>
 class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, T> {
   using Base = detail::TokenCache<RollingKeyValueCache<T>, T>;
@@ -109,9 +112,10 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
-      "RollingKeyValueCache::append", "RollingKeyValueCache::append_to",
+      "RollingKeyValueCache::append",   "RollingKeyValueCache::append_to",
       "RollingKeyValueCache::truncate", "RollingKeyValueCache::reset",
-      "RollingKeyValueCache::reorder"};
+      "RollingKeyValueCache::reorder",  "RollingKeyValueCache::save",
+      "RollingKeyValueCache::restore"};
 
   ATTN_ALWAYS_INLINE RollingKeyValueCache(const CacheShape& shape,
                                           const detail::CacheStorage& storage)
@@ -156,14 +160,18 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
     return map;
   }
 
+  ATTN_ALWAYS_INLINE Index longest_sequence() const { return (std::numeric_limits<Index>::max)(); }
+  ATTN_ALWAYS_INLINE Index needed(Index length) const { return (std::min)(length, window_); }
+  ATTN_ALWAYS_INLINE void resume(Index b, Index length, Index count) {
+    first_held_[static_cast<std::size_t>(b)] = length - (std::min)(count, ring());
+  }
   ATTN_ALWAYS_INLINE void make_room(const detail::CallShapes& call, Index first, Index sequences,
                                     const PerBatch& counts) {
     Index longest = 0;
     for (Index i = 0; i < sequences; ++i) {
       longest = (std::max)(longest, counts[i]);
       // Positions are counted without end, but in an Index.
-      detail::require_room(call, first + i, Base::length(first + i), counts[i],
-                           (std::numeric_limits<Index>::max)());
+      detail::require_room(call, first + i, Base::length(first + i), counts[i], longest_sequence());
     }
     if (window_ + longest - 1 > ring()) {
       Tensor4Buffer<T> keys = moved(keys_, window_ + longest - 1);

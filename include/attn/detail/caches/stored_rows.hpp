@@ -68,6 +68,25 @@ void store_tokens(const Tensor4<T>& storage, const KeyMap& map, Index b, Index p
   }
 }
 
+/// Writes the tokens position .. position + count - 1 of sequence b to the rows first .. of one
+/// batch.
+template <class T, class To>
+void load_tokens(const Tensor4<const T>& storage, const KeyMap& map, Index b, Index position,
+                 const Tensor4<To>& tokens, Index first, Index count) {
+  for (Index head = 0; head < storage.heads(); ++head) {
+    for_each_token_run(
+        TensorRef(storage), map, b, head, position, count, [&](Index offset, Index i, Index n) {
+          for (Index row = 0; row < n; ++row) {
+            const T* const from = storage.data() + offset + row * storage.stride().length;
+            for (Index d = 0; d < storage.dim(); ++d) {
+              tokens(b, head, first + i + row, d) =
+                  convert_element<To, T>(from[d * storage.stride().dim]);
+            }
+          }
+        });
+  }
+}
+
 /// The distances between neighbouring rows and elements.
 struct RowStrides {
   Index row, dim;

@@ -7,10 +7,10 @@
 #endif
 
 #include <algorithm>
-#include <vector>
 
 #include "attn/config.hpp"
 #include "attn/detail/caches/reorder.hpp"
+#include "attn/detail/caches/sequence_lengths.hpp"
 #include "attn/detail/caches/stored_rows.hpp"
 #include "attn/detail/caches/token_checks.hpp"
 #include "attn/detail/call/arguments.hpp"
@@ -27,7 +27,7 @@ namespace attn {
 namespace detail {
 /// How error texts spell the functions of a cache.
 struct CacheFunctions {
-  const char *append, *append_to, *truncate, *reset, *reorder;
+  const char *append, *append_to, *truncate, *reset, *reorder, *save, *restore;
 };
 
 /// What the caches have in common. `Cache` derives from this and tells where tokens lie:
@@ -37,9 +37,13 @@ struct CacheFunctions {
 ///   make_room(call, first, sequences, counts)   before tokens are stored; raises if they don't fit
 ///   check_cut(lengths)                          before any is cut; raises if one may not be
 ///   cut(b, length)                              before sequence b is cut
+///   for_each_held(b, f)                         calls f(range) for the tokens that are held
+///   needed(length)                              tokens that must be held of so many
+///   check_room(call, lengths)                   before all tokens are replaced by so many
+///   resume(b, length, count)                    then, before the last `count` of them are stored
 ///   copy_sequence(from, to), rotate_sequences(parents, first)   see move_in_place
 template <class Cache, class T>
-class TokenCache {
+class TokenCache : public SequenceLengths {
   static_assert(is_element_v<T>,
                 "attn: the element type of a cache must be double, float, Eigen::half or "
                 "Eigen::bfloat16");
@@ -47,20 +51,9 @@ class TokenCache {
  public:
   using Element = T;
 
-  /// The number of sequences.
-  ATTN_ALWAYS_INLINE Index batch() const { return static_cast<Index>(lengths_.size()); }
   ATTN_ALWAYS_INLINE Index num_kv_heads() const { return cache().key_storage().heads(); }
   ATTN_ALWAYS_INLINE Index head_dim() const { return cache().key_storage().dim(); }
   ATTN_ALWAYS_INLINE Index value_dim() const { return cache().value_storage().dim(); }
-
-  /// The number of tokens of sequence b, which is the position that its next token takes.
-  ATTN_ALWAYS_INLINE Index length(Index b) const { return lengths_[static_cast<std::size_t>(b)]; }
-  /// The same of all sequences.
-  ATTN_ALWAYS_INLINE Span<const Index> lengths() const { return lengths_; }
-  /// Sk of a call.
-  ATTN_ALWAYS_INLINE Index longest_length() const {
-    return lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
-  }
 
   /// Appends n tokens to every sequence: k [B, Hk, n, Dk], v [B, Hv, n, Dv], of any element types
   /// and strides. Throws ShapeError, and nothing changes, if they do not fit.
@@ -107,8 +100,58 @@ class TokenCache {
   ATTN_ALWAYS_INLINE void reorder(Span<const Index> parents) {
     check_parents(Cache::kFunctions.reorder, parents, batch());
     move_in_place(
-        parents, scratch_.data(), [this](Index from, Index to) { cache().copy_sequence(from, to); },
+        parents, scratch(), [this](Index from, Index to) { cache().copy_sequence(from, to); },
         [&](Index first) { cache().rotate_sequences(parents, first); });
+  }
+
+  /// How many tokens of sequence b are held: all that it has, but for those that a rolling cache
+  /// has let go.
+  ATTN_ALWAYS_INLINE Index num_held(Index b) const {
+    Index count = 0;
+    cache().for_each_held(b, [&](KeyRange tokens) { count += tokens.size(); });
+    return count;
+  }
+  /// The most of any sequence.
+  ATTN_ALWAYS_INLINE Index longest_held() const {
+    Index longest = 0;
+    for (Index b = 0; b < batch(); ++b) longest = (std::max)(longest, num_held(b));
+    return longest;
+  }
+  /// Writes the tokens that are held, in their order, to k [B, Hk, n, Dk] and v [B, Hv, n, Dv], n
+  /// being longest_held() or more: those of sequence b are the last num_held(b), and what is before
+  /// stays as it is. Of any element types and strides; those of the cache's type get its bits.
+  /// Throws ShapeError, before anything is written, if they do not fit.
+  template <class K, class V>
+  ATTN_ALWAYS_INLINE void save(K&& k, V&& v) const {
+    const auto out_keys = output_view<K>(k);
+    const auto out_values = output_view<V>(v);
+    const Tensor4<const T> keys = cache().key_storage(), values = cache().value_storage();
+    CallShapes call(Cache::kFunctions.save);
+    check_saved(call, TensorRef(keys), TensorRef(values), batch(), TensorRef(out_keys),
+                TensorRef(out_values), longest_held());
+    const KeyMap map = cache().key_map();
+    for (Index b = 0; b < batch(); ++b) {
+      Index row = out_keys.length() - num_held(b);
+      cache().for_each_held(b, [&](KeyRange tokens) {
+        load_tokens(keys, map, b, tokens.begin, out_keys, row, tokens.size());
+        load_tokens(values, map, b, tokens.begin, out_values, row, tokens.size());
+        row += tokens.size();
+      });
+    }
+  }
+  /// Takes back what save() has written: sequence b has lengths[b] tokens from now on, and goes on
+  /// with the bits of the one that was saved. k [B, Hk, n, Dk] and v [B, Hv, n, Dv] end with the
+  /// tokens that it held: counts[b] of them, its num_held(b) when it was saved; without counts,
+  /// min(n, lengths[b]), which is as many unless sequences held different numbers. Those are all
+  /// tokens, or in a rolling cache those of the window at least. Throws ShapeError, and nothing
+  /// changes, if they do not fit.
+  template <class K, class V>
+  ATTN_ALWAYS_INLINE void restore(PerBatch lengths, const K& k, const V& v) {
+    restore_all(lengths, nullptr, k, v);
+  }
+  template <class K, class V>
+  ATTN_ALWAYS_INLINE void restore(PerBatch lengths, const K& k, const V& v, PerBatch counts) {
+    restore_all(lengths, &counts, k, v);
   }
 
   /// Whether the cache lets go of tokens that it was given.
@@ -123,15 +166,7 @@ class TokenCache {
 
  protected:
   ATTN_ALWAYS_INLINE TokenCache() = default;
-  ATTN_ALWAYS_INLINE explicit TokenCache(Index batch)
-      : lengths_(static_cast<std::size_t>(batch)), scratch_(lengths_.size()) {}
-  /// What this class stores of a sequence.
-  static constexpr Index kSequenceBytes = 2 * sizeof(Index);
-
-  ATTN_ALWAYS_INLINE void swap(TokenCache& other) noexcept {
-    lengths_.swap(other.lengths_);
-    scratch_.swap(other.scratch_);
-  }
+  ATTN_ALWAYS_INLINE explicit TokenCache(Index batch) : SequenceLengths(batch) {}
 
   ATTN_ALWAYS_INLINE void make_room(const CallShapes&, Index, Index, const PerBatch&) {}
   ATTN_ALWAYS_INLINE void check_cut(const PerBatch&) const {}
@@ -141,13 +176,16 @@ class TokenCache {
   ATTN_ALWAYS_INLINE void for_each_held(Index b, const F& f) const {
     f(KeyRange{0, length(b)});
   }
+  ATTN_ALWAYS_INLINE Index needed(Index length) const { return length; }
+  ATTN_ALWAYS_INLINE void check_room(const CallShapes&, Span<const Index>) const {}
+  ATTN_ALWAYS_INLINE void resume(Index, Index, Index) {}
   ATTN_ALWAYS_INLINE void copy_sequence(Index from, Index to) {
     const SequenceRows<T> keys(cache().key_storage()), values(cache().value_storage());
     for_each_held_rows(from, [&](KeyRange rows) {
       keys.copy(from, to, rows);
       values.copy(from, to, rows);
     });
-    lengths_[static_cast<std::size_t>(to)] = length(from);
+    length_of(to) = length(from);
   }
   ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
     const auto held_rows = [this](Index b, const auto& f) { for_each_held_rows(b, f); };
@@ -155,17 +193,9 @@ class TokenCache {
     rotate_rows(cache().value_storage(), parents, first, held_rows);
     rotate_lengths(parents, first);
   }
-  ATTN_ALWAYS_INLINE void rotate_lengths(Span<const Index> parents, Index first) {
-    rotate_numbers(lengths_.data(), 1, 1, parents, first);
-  }
-
   ATTN_ALWAYS_INLINE void set_length(Index b, Index length) {
     cache().cut(b, length);
-    lengths_[static_cast<std::size_t>(b)] = length;
-  }
-  /// Numbers of the sequences, for calls whose batches share a single sequence too.
-  ATTN_ALWAYS_INLINE static PerBatch per_batch(const std::vector<Index>& numbers) {
-    return numbers.size() == 1 ? PerBatch(numbers[0]) : PerBatch(numbers);
+    length_of(b) = length;
   }
   ATTN_ALWAYS_INLINE KeyValueSource source_from(const PerBatch& first_keys, Index capacity) const {
     const Index longest = longest_length();
@@ -177,7 +207,7 @@ class TokenCache {
     source.value_shape = {batch(), source.values.shape.heads, longest, source.values.shape.dim};
     source.length = longest;
     source.begin = first_keys;
-    source.end = per_batch(lengths_);
+    source.end = per_batch_lengths();
     source.capacity = capacity;
     source.matrix_products = matrix_products_of<T, T>();
     return source;
@@ -212,12 +242,45 @@ class TokenCache {
       const Index first_row = new_keys.length() - count;
       store_tokens(keys, map, b, position, new_keys, i, first_row, count);
       store_tokens(values, map, b, position, new_values, i, first_row, count);
-      lengths_[static_cast<std::size_t>(b)] += count;
+      length_of(b) += count;
     }
   }
 
-  std::vector<Index> lengths_;
-  std::vector<Index> scratch_;  // a number a sequence, so that nothing allocates later
+  template <class K, class V>
+  ATTN_ALWAYS_INLINE void restore_all(const PerBatch& lengths, const PerBatch* counts, const K& k,
+                                      const V& v) {
+    const auto new_keys = ArgumentOf<K>::view(k);
+    const auto new_values = ArgumentOf<V>::view(v);
+    const Tensor4<T> keys = cache().key_storage(), values = cache().value_storage();
+    CallShapes call(Cache::kFunctions.restore);
+    check_tokens(call, TensorRef(keys), TensorRef(values), batch(), TensorRef(new_keys),
+                 TensorRef(new_values), counts != nullptr ? *counts : PerBatch(0));
+    check_lengths(call, lengths, batch());
+    const Index rows = new_keys.length();
+    const auto count_of = [&](Index b) {
+      return counts != nullptr ? (*counts)[b] : (std::min)(rows, lengths[b]);
+    };
+    for (Index b = 0; b < batch(); ++b) {
+      check_restored(call, b, lengths[b], count_of(b), cache().needed(lengths[b]),
+                     cache().longest_sequence());
+      scratch()[b] = lengths[b];  // which may be our own
+    }
+    cache().check_room(call, Span<const Index>(scratch(), batch()));
+    reset();
+    const KeyMap map = cache().key_map();
+    for (Index b = 0; b < batch(); ++b) {
+      const Index length = scratch()[b];
+      const Index count = counts != nullptr ? (*counts)[b] : (std::min)(rows, length);
+      cache().resume(b, length, count);
+      length_of(b) = length;
+      cache().for_each_held(b, [&](KeyRange tokens) {
+        // Tokens before those that were let go are the first of the rows.
+        const Index row = tokens.end == length ? rows - tokens.size() : rows - count;
+        store_tokens(keys, map, b, tokens.begin, new_keys, b, row, tokens.size());
+        store_tokens(values, map, b, tokens.begin, new_values, b, row, tokens.size());
+      });
+    }
+  }
 };
 
 }  // namespace detail

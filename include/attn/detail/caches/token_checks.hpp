@@ -18,14 +18,11 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
 
-/// Checks k [sequences, Hk, n, Dk] and v [sequences, Hv, n, Dv] against the storage of a cache.
-inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRef& values,
-                         Index sequences, const TensorRef& k, const TensorRef& v,
-                         const PerBatch& counts) {
-  call.add_output("cached keys", keys);
-  call.add_output("cached values", values);
-  call.add_input("k", k);
-  call.add_input("v", v);
+/// Checks the shapes of k [sequences, Hk, n, Dk] and v [sequences, Hv, n, Dv] against the storage
+/// of a cache.
+inline void check_token_shapes(const CallShapes& call, const TensorRef& keys,
+                               const TensorRef& values, Index sequences, const TensorRef& k,
+                               const TensorRef& v) {
   if (k.shape.batch != sequences || v.shape.batch != sequences) {
     call.raise_shape("k and v must have one batch a sequence, " + std::to_string(sequences));
   }
@@ -34,6 +31,17 @@ inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRe
               "k and v must have the heads of the cache");
   call.expect(k.shape.dim == keys.shape.dim && v.shape.dim == values.shape.dim,
               "k and v must have the dims of the cache");
+}
+
+/// Checks tokens that a cache is to store: of sequence i the last counts[i].
+inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRef& values,
+                         Index sequences, const TensorRef& k, const TensorRef& v,
+                         const PerBatch& counts) {
+  call.add_output("cached keys", keys);
+  call.add_output("cached values", values);
+  call.add_input("k", k);
+  call.add_input("v", v);
+  check_token_shapes(call, keys, values, sequences, k, v);
   if (!counts.is_scalar() && counts.size() != sequences) {
     call.raise_shape("counts must hold one number, or one each sequence, " +
                      std::to_string(sequences) + ", got " + std::to_string(counts.size()));
@@ -43,6 +51,43 @@ inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRe
       call.raise_shape("counts must lie within 0 and the length of k, got " +
                        std::to_string(counts[i]));
     }
+  }
+}
+
+/// Checks the tensors that tokens of a cache are to be written to, up to `longest` of a sequence.
+inline void check_saved(CallShapes& call, const TensorRef& keys, const TensorRef& values,
+                        Index sequences, const TensorRef& k, const TensorRef& v, Index longest) {
+  call.add_input("cached keys", keys);
+  call.add_input("cached values", values);
+  call.add_output("k", k);
+  call.add_output("v", v);
+  check_token_shapes(call, keys, values, sequences, k, v);
+  if (k.shape.length < longest) {
+    call.raise_shape("k and v must have room for the tokens that are held, up to " +
+                     std::to_string(longest) + " of a sequence");
+  }
+}
+
+inline void check_lengths(const CallShapes& call, const PerBatch& lengths, Index sequences) {
+  if (lengths.is_scalar() || lengths.size() == sequences) return;
+  call.raise_shape("lengths must hold one number, or one each sequence, " +
+                   std::to_string(sequences) + ", got " + std::to_string(lengths.size()));
+}
+
+/// Checks a sequence that is to have `length` tokens, of which `count` are given and `needed`
+/// must be.
+inline void check_restored(const CallShapes& call, Index b, Index length, Index count, Index needed,
+                           Index capacity) {
+  const auto sequence = [&] {
+    return "sequence " + std::to_string(b) + " of " + std::to_string(length) + " tokens ";
+  };
+  if (length < 0 || length > capacity) {
+    call.raise_shape(sequence() + "cannot be: lengths must lie within 0 and " +
+                     std::to_string(capacity));
+  }
+  if (count > length || count < needed) {
+    call.raise_shape(sequence() + "needs between " + std::to_string(needed) + " and " +
+                     std::to_string(length) + " of them, got " + std::to_string(count));
   }
 }
 
