@@ -202,6 +202,11 @@ void expect_sound_cache(const Cache& a, const Cache& b) {
   const std::vector<Index> swapped = {1, 0}, repeated = {1, 1};
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reorder(swapped); }), 0);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.reorder(repeated); }), 0);
+  std::vector<Index> kept;  // all but one
+  for (Index t = 0; t < a.length(1); ++t) {
+    if (t != a.length(1) - 2) kept.push_back(t);
+  }
+  EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.keep_tokens(1, kept); }), 0);
   const Tokens few(a.batch(), 2, 7);
   EXPECT_EQ(expect_strong(a, [&](Cache& cache) { cache.restore(2, few.k.view(), few.v.view()); }),
             0);

@@ -12,6 +12,7 @@
 //   truncate(length)       takes back all but the first length[b] tokens of each sequence
 //   reset(), reset(b)      forgets all tokens, of all sequences or of one
 //   reorder(parents)       sequence b takes the tokens of sequence parents[b]: beams
+//   keep_tokens(b, tokens)   sequence b keeps these tokens alone, which move up
 //   save(k, v)             writes the tokens that are held, num_held(b) of sequence b
 //   restore(lengths, k, v)   takes them back: sequences of lengths[b] tokens that go on
 //   length(b), lengths()   how many tokens a sequence has, evicted ones included

@@ -167,6 +167,17 @@ const Failure kFailures[] = {
        attn::KeyValueCache<float> cache(1, 2, 4, 3);
        cache.reorder(parents);
      }},
+    {"KeyValueCache::keep_tokens",
+     [] {
+       static const attn::Index tokens[] = {0};
+       attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       cache.keep_tokens(0, tokens);
+     }},
+    {"RotaryEmbedding::shift",
+     [] {
+       const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);
+       rotary.shift(floats({1, 1, 1, 6}), 1);
+     }},
     {"KeyValueCache::save",
      [] {
        attn::KeyValueCache<float> cache(1, 2, 4, 3);

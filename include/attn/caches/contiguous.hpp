@@ -7,6 +7,7 @@
 #include "attn/caches/cache_shape.hpp"
 #include "attn/config.hpp"
 #include "attn/detail/caches/cache_storage.hpp"
+#include "attn/detail/caches/stored_tokens.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -28,6 +29,7 @@ template <class T>
 class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   using Base = detail::TokenCache<KeyValueCache<T>, T>;
   friend Base;
+  friend detail::StoredTokens<KeyValueCache<T>, T>;
 
  public:
   ATTN_ALWAYS_INLINE KeyValueCache() = default;
@@ -82,9 +84,9 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
-      "KeyValueCache::append", "KeyValueCache::append_to", "KeyValueCache::truncate",
-      "KeyValueCache::reset",  "KeyValueCache::reorder",   "KeyValueCache::save",
-      "KeyValueCache::restore"};
+      "KeyValueCache::append",  "KeyValueCache::append_to",  "KeyValueCache::truncate",
+      "KeyValueCache::reset",   "KeyValueCache::reorder",    "KeyValueCache::save",
+      "KeyValueCache::restore", "KeyValueCache::keep_tokens"};
 
   ATTN_ALWAYS_INLINE KeyValueCache(Index batch, const detail::CacheStorage& storage)
       : Base(batch), owned_keys_(storage.keys), owned_values_(storage.values), owns_(true) {}

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "attn/caches/cache_shape.hpp"
 #include "attn/config.hpp"
 #include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/caches/cache_storage.hpp"
-#include "attn/detail/caches/reorder.hpp"
+#include "attn/detail/caches/page_table.hpp"
+#include "attn/detail/caches/stored_tokens.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -38,6 +38,7 @@ template <class T>
 class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   using Base = detail::TokenCache<PagedKeyValueCache<T>, T>;
   friend Base;
+  friend detail::StoredTokens<PagedKeyValueCache<T>, T>;
 
  public:
   ATTN_ALWAYS_INLINE PagedKeyValueCache() = default;
@@ -70,23 +71,19 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     keys_.swap(other.keys_);
     values_.swap(other.values_);
     std::swap(capacity_, other.capacity_);
-    users_.swap(other.users_);
-    free_.swap(other.free_);
-    std::swap(num_free_, other.num_free_);
     table_.swap(other.table_);
-    std::swap(table_stride_, other.table_stride_);
   }
 
   ATTN_ALWAYS_INLINE Index num_pages() const { return keys_.shape().batch; }
   ATTN_ALWAYS_INLINE Index page_length() const { return keys_.shape().length; }
-  ATTN_ALWAYS_INLINE Index num_free_pages() const { return num_free_; }
+  ATTN_ALWAYS_INLINE Index num_free_pages() const { return table_.num_free(); }
   /// Tokens that a sequence can hold, as far as pages are free.
   ATTN_ALWAYS_INLINE Index capacity() const { return capacity_; }
   /// The most keys that a sequence can ever hold at a time: the capacity.
   ATTN_ALWAYS_INLINE Index held_capacity() const { return capacity(); }
   /// The pages of sequence b, in the order of its tokens. Valid until the cache changes.
   ATTN_ALWAYS_INLINE Span<const Index> pages(Index b) const {
-    return {table_.data() + b * table_stride_, pages_for(Base::length(b))};
+    return {table_.data() + b * table_.stride(), pages_for(Base::length(b))};
   }
 
   /// The pool: [num_pages, Hk, page_length, Dk] and [num_pages, Hv, page_length, Dv]. Token t of
@@ -118,9 +115,10 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
 
  private:
   static constexpr detail::CacheFunctions kFunctions{
-      "PagedKeyValueCache::append", "PagedKeyValueCache::append_to", "PagedKeyValueCache::truncate",
-      "PagedKeyValueCache::reset",  "PagedKeyValueCache::reorder",   "PagedKeyValueCache::save",
-      "PagedKeyValueCache::restore"};
+      "PagedKeyValueCache::append",   "PagedKeyValueCache::append_to",
+      "PagedKeyValueCache::truncate", "PagedKeyValueCache::reset",
+      "PagedKeyValueCache::reorder",  "PagedKeyValueCache::save",
+      "PagedKeyValueCache::restore",  "PagedKeyValueCache::keep_tokens"};
 
   ATTN_ALWAYS_INLINE PagedKeyValueCache(const CacheShape& shape,
                                         const detail::CacheStorage& storage)
@@ -128,14 +126,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
         keys_(storage.keys),
         values_(storage.values),
         capacity_(capacity_of(shape)),
-        users_(static_cast<std::size_t>(shape.num_pages)),
-        free_(users_.size()),
-        num_free_(shape.num_pages),
-        table_stride_(table_length(shape)) {
-    table_.resize(static_cast<std::size_t>(shape.batch * table_stride_));
-    Index page = shape.num_pages;
-    for (Index& place : free_) place = --page;
-  }
+        table_(shape.num_pages, shape.batch, table_length(shape)) {}
 
   ATTN_ALWAYS_INLINE static CacheShape named(Index num_pages, Index page_length, Index batch,
                                              Index num_kv_heads, Index head_dim, Index value_dim) {
@@ -175,7 +166,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     detail::KeyMap map;
     map.order = detail::KeyMap::Order::pages;
     map.pages = table_.data();
-    map.page_table_stride = Base::batch() == 1 ? 0 : table_stride_;
+    map.page_table_stride = Base::batch() == 1 ? 0 : table_.stride();
     return map;
   }
 
@@ -183,22 +174,13 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     return tokens == 0 ? 0 : (tokens - 1) / page_length + 1;
   }
   ATTN_ALWAYS_INLINE Index pages_for(Index tokens) const { return pages_of(tokens, page_length()); }
-  ATTN_ALWAYS_INLINE Index& page(Index b, Index i) {
-    return table_[static_cast<std::size_t>(b * table_stride_ + i)];
-  }
-  ATTN_ALWAYS_INLINE Index page(Index b, Index i) const {
-    return table_[static_cast<std::size_t>(b * table_stride_ + i)];
-  }
-  ATTN_ALWAYS_INLINE Index& users(Index p) { return users_[static_cast<std::size_t>(p)]; }
-  ATTN_ALWAYS_INLINE Index users(Index p) const { return users_[static_cast<std::size_t>(p)]; }
-
   /// Whether sequence first + i must copy its last page before it appends: the page is not full,
   /// and others use it who will not have made copies of their own before.
   ATTN_ALWAYS_INLINE bool copies_last_page(Index first, Index i, const PerBatch& counts) const {
     const Index b = first + i;
     if (counts[i] == 0 || Base::length(b) % page_length() == 0) return false;
     const Index last = last_page(b);
-    Index others = users(last) - 1;
+    Index others = table_.users(b, Base::length(b) / page_length()) - 1;
     for (Index before = 0; before < i && others > 0; ++before) {
       const Index other = first + before;
       if (counts[before] > 0 && Base::length(other) % page_length() != 0 &&
@@ -209,7 +191,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
     return others > 0;
   }
   ATTN_ALWAYS_INLINE Index last_page(Index b) const {
-    return page(b, Base::length(b) / page_length());
+    return table_.page(b, Base::length(b) / page_length());
   }
 
   ATTN_ALWAYS_INLINE Index longest_sequence() const { return capacity(); }
@@ -240,19 +222,34 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   ATTN_ALWAYS_INLINE void resume(Index b, Index length, Index) { take_pages(b, length); }
   ATTN_ALWAYS_INLINE void take_pages(Index b, Index count) {
     const Index held = Base::length(b), used = held % page_length();
-    if (count > 0 && used > 0 && users(last_page(b)) > 1) {
-      const Index shared = last_page(b), copy = take_page();
-      copy_rows(keys_, shared, copy, used);
-      copy_rows(values_, shared, copy, used);
-      --users(shared);
-      page(b, held / page_length()) = copy;
-    }
-    for (Index i = pages_for(held); i < pages_for(held + count); ++i) page(b, i) = take_page();
+    if (count > 0 && used > 0) own_page(b, held / page_length(), used);
+    for (Index i = pages_for(held); i < pages_for(held + count); ++i) table_.take(b, i);
   }
-  ATTN_ALWAYS_INLINE Index take_page() {
-    const Index page = free_[static_cast<std::size_t>(--num_free_)];
-    users(page) = 1;
-    return page;
+  /// Copies the first `rows` tokens of page i of sequence b to one of its own, if others use it.
+  ATTN_ALWAYS_INLINE void own_page(Index b, Index i, Index rows) {
+    if (table_.users(b, i) == 1) return;
+    const Index shared = table_.page(b, i);
+    table_.give_back(b, i);
+    table_.take(b, i);
+    copy_rows(keys_, shared, table_.page(b, i), rows);
+    copy_rows(values_, shared, table_.page(b, i), rows);
+  }
+  ATTN_ALWAYS_INLINE void check_moves(Index b, Index first, Index length) const {
+    Index needed = 0;
+    for (Index i = first / page_length(); i < pages_for(length); ++i) {
+      if (table_.users(b, i) > 1) ++needed;
+    }
+    if (needed > num_free_pages()) {
+      detail::raise_keep_error(
+          kFunctions.keep_tokens,
+          {"tokens would be moved into pages that other sequences use too; to copy those ", needed,
+           " pages are needed, and ", num_free_pages(), " of ", num_pages(), " are free"});
+    }
+  }
+  ATTN_ALWAYS_INLINE void prepare_moves(Index b, Index first, Index length) {
+    for (Index i = first / page_length(); i < pages_for(length); ++i) {
+      own_page(b, i, page_length());
+    }
   }
   ATTN_ALWAYS_INLINE static void copy_rows(Tensor4Buffer<T>& pool, Index from, Index to,
                                            Index count) {
@@ -264,36 +261,25 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   }
   /// Gives back the pages behind the first `length` tokens.
   ATTN_ALWAYS_INLINE void cut(Index b, Index length) {
-    for (Index i = pages_for(length); i < pages_for(Base::length(b)); ++i) {
-      if (--users(page(b, i)) == 0) free_[static_cast<std::size_t>(num_free_++)] = page(b, i);
-    }
+    for (Index i = pages_for(length); i < pages_for(Base::length(b)); ++i) table_.give_back(b, i);
   }
 
   ATTN_ALWAYS_INLINE void share(Index from, Index to, Index length) {
     Base::set_length(to, 0);
-    for (Index i = 0; i < pages_for(length); ++i) {
-      page(to, i) = page(from, i);
-      ++users(page(from, i));
-    }
+    for (Index i = 0; i < pages_for(length); ++i) table_.share(from, to, i);
     Base::set_length(to, length);
   }
   ATTN_ALWAYS_INLINE void copy_sequence(Index from, Index to) {
     share(from, to, Base::length(from));
   }
   ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
-    detail::rotate_numbers(table_.data(), table_stride_, pages_for(Base::longest_length()), parents,
-                           first);
+    table_.rotate(parents, first, pages_for(Base::longest_length()));
     Base::rotate_lengths(parents, first);
   }
 
   Tensor4Buffer<T> keys_, values_;
   Index capacity_ = 0;
-  // Of full size from the start, so that nothing allocates later.
-  std::vector<Index> users_;  // [num_pages]: sequences that use each page
-  std::vector<Index> free_;   // [num_pages]: pages that nobody uses, num_free_ of them
-  Index num_free_ = 0;
-  std::vector<Index> table_;  // [batch, table_stride_]: the pages of each sequence
-  Index table_stride_ = 0;
+  detail::PageTable table_;
 };
 
 }  // namespace attn

@@ -12,6 +12,7 @@
 #include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/caches/cache_storage.hpp"
 #include "attn/detail/caches/reorder.hpp"
+#include "attn/detail/caches/stored_tokens.hpp"
 #include "attn/detail/caches/token_cache.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/key_map.hpp"
@@ -44,6 +45,7 @@ template <class T>
 class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, T> {
   using Base = detail::TokenCache<RollingKeyValueCache<T>, T>;
   friend Base;
+  friend detail::StoredTokens<RollingKeyValueCache<T>, T>;
 
  public:
   ATTN_ALWAYS_INLINE RollingKeyValueCache() = default;
@@ -115,7 +117,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
       "RollingKeyValueCache::append",   "RollingKeyValueCache::append_to",
       "RollingKeyValueCache::truncate", "RollingKeyValueCache::reset",
       "RollingKeyValueCache::reorder",  "RollingKeyValueCache::save",
-      "RollingKeyValueCache::restore"};
+      "RollingKeyValueCache::restore",  "RollingKeyValueCache::keep_tokens"};
 
   ATTN_ALWAYS_INLINE RollingKeyValueCache(const CacheShape& shape,
                                           const detail::CacheStorage& storage)
@@ -204,16 +206,20 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
     return (std::max)(first_held(b), Base::length(b) - kept_);
   }
   ATTN_ALWAYS_INLINE void check_cut(const PerBatch& length) const {
-    for (Index b = 0; b < Base::batch(); ++b) {
-      const Index oldest = first_kept(b);
-      if (length[b] > 0 && (std::max)(Index{0}, length[b] - window_) < oldest) {
-        detail::raise_shape_error(
-            std::string(kFunctions.truncate) + ": sequence " + std::to_string(b) + " of " +
-            std::to_string(Base::length(b)) + " tokens cannot be cut to " +
-            std::to_string(length[b]) + ": the window of " + std::to_string(window_) +
-            " tokens would reach back behind token " + std::to_string(oldest) +
-            ", the first that is kept (a larger longest_append keeps more)");
-      }
+    for (Index b = 0; b < Base::batch(); ++b) check_window(kFunctions.truncate, b, length[b]);
+  }
+  ATTN_ALWAYS_INLINE Index first_movable(Index b) const { return first_kept(b); }
+  ATTN_ALWAYS_INLINE void check_moves(Index b, Index, Index length) const {
+    check_window(kFunctions.keep_tokens, b, length);
+  }
+  ATTN_ALWAYS_INLINE void check_window(const char* function, Index b, Index length) const {
+    const Index oldest = first_kept(b);
+    if (length > 0 && (std::max)(Index{0}, length - window_) < oldest) {
+      detail::raise_shape_error(
+          std::string(function) + ": sequence " + std::to_string(b) + " of " +
+          std::to_string(Base::length(b)) + " tokens cannot be cut to " + std::to_string(length) +
+          ": the window of " + std::to_string(window_) + " tokens would reach back behind token " +
+          std::to_string(oldest) + ", the first that is kept (a larger longest_append keeps more)");
     }
   }
   ATTN_ALWAYS_INLINE void cut(Index b, Index length) {

@@ -89,6 +89,14 @@ class RotaryEmbedding {
     detail::apply_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
                          detail::output_view<X>(x), positions, options.executor);
   }
+  /// Turns x [B, H, S, head_dim] in place by `steps` positions more: what apply() has turned to
+  /// position p is then as at p + steps, within the rounding to the type of x. The attention factor
+  /// is not applied again. Throws ShapeError before anything is written, also for given tables.
+  template <class X>
+  ATTN_ALWAYS_INLINE void shift(X&& x, Index steps, const ExecutorOptions& options = {}) const {
+    detail::shift_rotary(table_, pairing_ == RotaryPairing::interleaved, head_dim_,
+                         detail::output_view<X>(x), steps, options.executor);
+  }
 
  private:
   ATTN_ALWAYS_INLINE RotaryEmbedding(Index head_dim, RotaryPairing pairing,

@@ -115,6 +115,37 @@ void copy_rows(const T* from, const RowStrides& from_strides, T* to, const RowSt
   }
 }
 
+/// Moves the tokens from .. from + count - 1 of sequence b to the places of to .. on, to < from.
+template <class T>
+void move_tokens(const Tensor4<T>& storage, const KeyMap& map, Index b, Index from, Index to,
+                 Index count) {
+  const TensorRef ref(storage);
+  const RowStrides strides{storage.stride().length, storage.stride().dim};
+  for (Index head = 0; head < storage.heads(); ++head) {
+    for_each_token_run(ref, map, b, head, to, count, [&](Index place, Index done, Index rows) {
+      for_each_token_run(ref, map, b, head, from + done, rows, [&](Index old, Index i, Index n) {
+        copy_rows<T>(storage.data() + old, strides, storage.data() + place + i * strides.row,
+                     strides, n, storage.dim());
+      });
+    });
+  }
+}
+
+/// Of the ascending `tokens` that stay, those before `fixed` stay where they are, and the others
+/// close up behind. Calls f(from, to, count) for runs of those that are moved, first ones first.
+template <class F>
+void for_each_moved_run(Span<const Index> tokens, Index fixed, const F& f) {
+  Index skipped = 0;
+  while (skipped < tokens.size() && tokens[skipped] < fixed) ++skipped;
+  for (Index i = skipped; i < tokens.size();) {
+    Index end = i + 1;
+    while (end < tokens.size() && tokens[end] == tokens[end - 1] + 1) ++end;
+    const Index place = fixed + i - skipped;
+    if (tokens[i] != place) f(tokens[i], place, end - i);
+    i = end;
+  }
+}
+
 /// The rows of each sequence of a storage. Heads that lie side by side are one of their dims.
 template <class T>
 struct SequenceRows {

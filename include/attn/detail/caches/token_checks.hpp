@@ -11,6 +11,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
+#include "attn/detail/text/text_parts.hpp"
 #include "attn/error.hpp"
 #include "attn/options.hpp"
 
@@ -119,6 +120,38 @@ inline void require_room(const CallShapes& call, Index b, Index held, Index coun
   call.raise_shape("append past capacity: sequence " + std::to_string(b) + " holds " +
                    std::to_string(held) + " of " + std::to_string(capacity) + " tokens, " +
                    std::to_string(count) + " more do not fit");
+}
+
+[[noreturn]] ATTN_COLD inline void raise_keep_error(const char* function, TextParts parts) {
+  std::string text = std::string(function) + ": ";
+  append(text, parts);
+  raise_shape_error(text);
+}
+
+/// Checks which tokens of a sequence of `length` stay.
+inline void check_kept(const char* function, Span<const Index> tokens, Index length) {
+  Index least = 0;
+  for (Index i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < least || tokens[i] >= length) {
+      raise_keep_error(function, {"tokens must ascend within 0 and the length of the sequence, ",
+                                  length, ", got ", tokens[i], " as number ", i});
+    }
+    least = tokens[i] + 1;
+  }
+}
+
+/// Checks a rotary embedding that is to turn moved keys.
+template <class Rotary>
+void check_turn(const char* function, const Rotary& rotary, Index head_dim) {
+  if (rotary.head_dim() != head_dim) {
+    raise_keep_error(function, {"the rotary embedding must have the head_dim of the cache, ",
+                                head_dim, ", not ", rotary.head_dim()});
+  }
+  if (rotary.frequencies().empty()) {
+    raise_keep_error(function,
+                     {"a rotary embedding of given tables does not tell by what angle a key that "
+                      "has moved must be turned: make it of frequencies"});
+  }
 }
 
 /// Checks from whom the sequences of a cache take their tokens.

@@ -80,8 +80,9 @@ inline void start_row(const RotaryTable& table, Index first, Index first_pair, I
   }
 }
 /// The angles of `position`, `start` being those of first_of(position).
-inline void finish_row(const RotaryTable& table, Index position, const RotaryRow& start,
-                       Index first_pair, Index count, RotaryRow& row) {
+/// A turn multiplies by `factor`, given tables apart.
+inline void finish_row(const RotaryTable& table, double factor, Index position,
+                       const RotaryRow& start, Index first_pair, Index count, RotaryRow& row) {
   const Index r = table.is_given() ? position : position % RotaryTable::kSteps;
   const Index line = (r < 0 ? -r : r) * table.pairs + first_pair;
   const double* const c = table.cosines.data() + line;
@@ -93,8 +94,8 @@ inline void finish_row(const RotaryTable& table, Index position, const RotaryRow
       row.sines[i] = s[i];
     } else {
       const double sine = sign * s[i];
-      row.cosines[i] = table.factor * (start.cosines[i] * c[i] - start.sines[i] * sine);
-      row.sines[i] = table.factor * (start.sines[i] * c[i] + start.cosines[i] * sine);
+      row.cosines[i] = factor * (start.cosines[i] * c[i] - start.sines[i] * sine);
+      row.sines[i] = factor * (start.sines[i] * c[i] + start.cosines[i] * sine);
     }
   }
 }
@@ -112,8 +113,8 @@ void turn_pairs(T* x, Index step, Index distance, Index count, const RotaryRow& 
 
 /// Turns the tokens first .. first + count - 1 of batch b; position(i) is that of token i.
 template <class T, class Position>
-void turn_tokens(const RotaryTable& table, bool interleaved, const Tensor4<T>& x, Index b,
-                 Index first, Index count, const Position& position) {
+void turn_tokens(const RotaryTable& table, double factor, bool interleaved, const Tensor4<T>& x,
+                 Index b, Index first, Index count, const Position& position) {
   const Index dim_stride = x.stride().dim;
   const Index step = interleaved ? 2 * dim_stride : dim_stride;
   const Index distance = interleaved ? dim_stride : table.pairs * dim_stride;
@@ -124,7 +125,7 @@ void turn_tokens(const RotaryTable& table, bool interleaved, const Tensor4<T>& x
       const Index p = position(i);
       const bool is_new = i == first || table.first_of(p) != table.first_of(position(i - 1));
       if (is_new) start_row(table, table.first_of(p), pair, pairs, start);
-      finish_row(table, p, start, pair, pairs, row);
+      finish_row(table, factor, p, start, pair, pairs, row);
       if (row.is_identity(pairs)) continue;  // 0 * infinity would be NaN, and -0 might turn to 0
       for (Index h = 0; h < x.heads(); ++h) {
         turn_pairs(&x(b, h, i, 0) + pair * step, step, distance, pairs, row);
@@ -179,8 +180,8 @@ RotaryTable copy_rotary_table(Index head_dim, const Tensor4<T>& cosines, const T
 
 /// Checks x, whose tokens stand at position(b, i), and turns it.
 template <class T, class Position>
-void turn_all(CallShapes& call, const RotaryTable& table, bool interleaved, const Tensor4<T>& x,
-              Index head_dim, Executor* executor, const Position& position) {
+void turn_all(CallShapes& call, const RotaryTable& table, double factor, bool interleaved,
+              const Tensor4<T>& x, Index head_dim, Executor* executor, const Position& position) {
   if (x.dim() != head_dim) {
     call.raise_shape("x must have the head_dim of the embedding, " + std::to_string(head_dim));
   }
@@ -200,7 +201,7 @@ void turn_all(CallShapes& call, const RotaryTable& table, bool interleaved, cons
   const Index blocks = (x.length() + kTokens - 1) / kTokens;
   for_each_item(executor, worker_count(executor), x.batch() * blocks, [&](Index, Index item) {
     const Index b = item / blocks, first = item % blocks * kTokens;
-    turn_tokens(table, interleaved, x, b, first, (std::min)(kTokens, x.length() - first),
+    turn_tokens(table, factor, interleaved, x, b, first, (std::min)(kTokens, x.length() - first),
                 [&](Index i) { return position(b, i); });
   });
 }
@@ -219,7 +220,7 @@ void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, co
       call.raise_shape("positions overflow: the first one is " + std::to_string(first_position[b]));
     }
   }
-  turn_all(call, table, interleaved, x, head_dim, executor,
+  turn_all(call, table, table.factor, interleaved, x, head_dim, executor,
            [&](Index b, Index i) { return first_position[b] + i; });
 }
 
@@ -237,9 +238,22 @@ void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, co
                   positions.heads() == 1 && positions.length() == x.length() &&
                   positions.dim() == 1,
               "positions must be [batch of x or 1, 1, length of x, 1]");
-  turn_all(call, table, interleaved, x, head_dim, executor, [&](Index b, Index i) {
+  turn_all(call, table, table.factor, interleaved, x, head_dim, executor, [&](Index b, Index i) {
     return static_cast<Index>(positions(positions.batch() == 1 ? 0 : b, 0, i, 0));
   });
+}
+
+/// Turns all tokens of x, wherever they stand, by `steps` positions more.
+template <class T>
+void shift_rotary(const RotaryTable& table, bool interleaved, Index head_dim, const Tensor4<T>& x,
+                  Index steps, Executor* executor) {
+  CallShapes call("RotaryEmbedding::shift");
+  call.add_output("x", TensorRef(x));
+  if (table.is_given()) {
+    call.raise_shape("a rotary embedding of given tables does not tell the angle of a step");
+  }
+  turn_all(call, table, 1, interleaved, x, head_dim, executor,
+           [steps](Index, Index) { return steps; });
 }
 
 }  // namespace ATTN_BUILD
