@@ -173,6 +173,12 @@ const Failure kFailures[] = {
        attn::KeyValueCache<float> cache(1, 2, 4, 3);
        cache.keep_tokens(0, tokens);
      }},
+    {"step of a layer with counts",
+     [] {
+       const attn::MultiHeadAttention<float> layer(4, 2, 1);
+       attn::KeyValueCache<float> cache(1, 2, 4, 2);
+       layer.step(floats({1, 1, 2, 4}), cache, floats({1, 1, 2, 4}), 3);
+     }},
     {"RotaryEmbedding::shift",
      [] {
        const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);

@@ -135,12 +135,14 @@ class GroupedQueryAttention {
   ///
   /// A prompt may come in chunks of any length: the results agree within rounding, and are the same
   /// bits for the same chunks, whatever the batch size and the executor. Prompts of different
-  /// lengths are padded behind their end, under causal(), and the padding is taken back with
-  /// cache.truncate(lengths); a rolling cache allows that if its longest_append counts the padding.
-  /// Nothing is appended if anything is wrong, save where a user's lambda throws, which is called
-  /// later. Throws, Cost: as forward, and ShapeError if the tokens do not fit into the cache;
-  /// step_workspace_bytes tells the size of options.workspace.
-  template <class X, class Cache, class O, class M = NoMask>
+  /// lengths are padded before their first token, as the form with counts says; or behind their
+  /// end, under causal(), and the padding is taken back with cache.truncate(lengths), which a
+  /// rolling cache allows if its longest_append counts the padding. Nothing is appended if anything
+  /// is wrong, save where a user's lambda throws, which is called later. Throws, Cost: as forward,
+  /// and ShapeError if the tokens do not fit into the cache; step_workspace_bytes tells the size of
+  /// options.workspace.
+  template <class X, class Cache, class O, class M = NoMask,
+            std::enable_if_t<!std::is_convertible_v<const M&, PerBatch>, int> = 0>
   ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, const M& mask = M(),
                                const AttentionOptions& options = {},
                                const RotaryEmbedding* rotary = nullptr) const {
@@ -149,6 +151,22 @@ class GroupedQueryAttention {
     detail::run_cached(name_, "step", weights_, detail::layer_inputs<T>(x), cache,
                        detail::layer_output<T, O>(out), detail::checked_mask<4>(mask), options,
                        rotary);
+  }
+
+  /// The same for prompts that are padded on the left: of sequence b the last counts[b] tokens are
+  /// real, as for cache.append(k, v, counts), and those before leave no trace in the cache. They
+  /// see no key and are seen by none, whatever they hold, and their rows of out are the bias of the
+  /// output projection. Real tokens stand at length(b) and on, as if they had come alone. Throws:
+  /// ShapeError too, unless counts holds one number or one a sequence, each within 0 and S.
+  template <class X, class Cache, class O, class M = NoMask>
+  ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, PerBatch counts,
+                               const M& mask = M(), const AttentionOptions& options = {},
+                               const RotaryEmbedding* rotary = nullptr) const {
+    static_assert(!std::is_const_v<Cache>, "attn: step appends to its cache; attend does not");
+    detail::require_cache<T, Cache>();
+    detail::run_padded_step(name_, weights_, detail::layer_inputs<T>(x), cache,
+                            detail::layer_output<T, O>(out), counts, detail::checked_mask<5>(mask),
+                            options, rotary);
   }
 
   /// Attends to a cache without appending: cross-attention to what append has stored, or a layer

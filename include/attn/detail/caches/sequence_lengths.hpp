@@ -55,6 +55,9 @@ class SequenceLengths {
   ATTN_ALWAYS_INLINE static PerBatch per_batch(const std::vector<Index>& numbers) {
     return numbers.size() == 1 ? PerBatch(numbers[0]) : PerBatch(numbers);
   }
+  ATTN_ALWAYS_INLINE static PerBatch per_batch(Span<const Index> numbers) {
+    return numbers.size() == 1 ? PerBatch(numbers[0]) : PerBatch(numbers);
+  }
   ATTN_ALWAYS_INLINE PerBatch per_batch_lengths() const { return per_batch(lengths_); }
 
  private:

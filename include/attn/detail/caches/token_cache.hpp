@@ -6,7 +6,10 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
+#include <algorithm>
+
 #include "attn/config.hpp"
+#include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/caches/stored_rows.hpp"
 #include "attn/detail/caches/stored_tokens.hpp"
 #include "attn/detail/caches/token_checks.hpp"
@@ -80,6 +83,20 @@ class TokenCache : public StoredTokens<Cache, T> {
   static constexpr bool kForgets = false;
   /// The first token of sequence b that is held once `count` more have been appended to each.
   ATTN_ALWAYS_INLINE Index first_held_after(Index, Index) const { return 0; }
+  /// What the kernel will read once each sequence has appended `counts` tokens. Valid until the
+  /// cache changes.
+  ATTN_ALWAYS_INLINE KeyValueSource source_after(const PerBatch& counts) {
+    KeyValueSource source = cache().source();
+    const Span<Index> ends(Base::scratch(), Base::batch());
+    source.length = 0;
+    for (Index b = 0; b < ends.size(); ++b) {
+      ends[b] = add_within_range(Base::length(b), counts[b]);
+      source.length = (std::max)(source.length, ends[b]);
+    }
+    source.end = Base::per_batch(Span<const Index>(ends));
+    source.key_shape.length = source.value_shape.length = source.length;
+    return source;
+  }
   /// The mask of a call: what the cache adds to it.
   template <class M>
   ATTN_ALWAYS_INLINE const M& mask_with(const M& mask) const {

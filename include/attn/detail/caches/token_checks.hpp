@@ -34,6 +34,20 @@ inline void check_token_shapes(const CallShapes& call, const TensorRef& keys,
               "k and v must have the dims of the cache");
 }
 
+/// Checks how many of `length` tokens of each sequence are real; `name`: of their tensor.
+inline void check_counts(const CallShapes& call, const PerBatch& counts, Index sequences,
+                         Index length, const char* name) {
+  if (!counts.is_scalar() && counts.size() != sequences) {
+    call.raise_shape({"counts must hold one number, or one each sequence, ", sequences, ", got ",
+                      counts.size()});
+  }
+  for (Index i = 0; i < counts.size(); ++i) {
+    if (counts[i] < 0 || counts[i] > length) {
+      call.raise_shape({"counts must lie within 0 and the length of ", name, ", got ", counts[i]});
+    }
+  }
+}
+
 /// Checks tokens that a cache is to store: of sequence i the last counts[i].
 inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRef& values,
                          Index sequences, const TensorRef& k, const TensorRef& v,
@@ -43,16 +57,7 @@ inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRe
   call.add_input("k", k);
   call.add_input("v", v);
   check_token_shapes(call, keys, values, sequences, k, v);
-  if (!counts.is_scalar() && counts.size() != sequences) {
-    call.raise_shape("counts must hold one number, or one each sequence, " +
-                     std::to_string(sequences) + ", got " + std::to_string(counts.size()));
-  }
-  for (Index i = 0; i < counts.size(); ++i) {
-    if (counts[i] < 0 || counts[i] > k.shape.length) {
-      call.raise_shape("counts must lie within 0 and the length of k, got " +
-                       std::to_string(counts[i]));
-    }
-  }
+  check_counts(call, counts, sequences, k.shape.length, "k");
 }
 
 /// Checks the tensors that tokens of a cache are to be written to, up to `longest` of a sequence.

@@ -55,6 +55,8 @@ class MaskChecker : public MaskShapes {
     // Sk - Sq does not say whether Sk counts the padding: it is no value.
     set_offset(mask, past_ ? *past_ : PerBatch(scores_.dim - scores_.length));
   }
+  /// Queries of padding may stand before all keys.
+  void allow_padding() { has_padding_ = true; }
   /// The past of a cache: used if nothing else is said.
   void set_past(const PerBatch& past) { past_ = past; }
 
@@ -140,7 +142,7 @@ class MaskChecker : public MaskShapes {
           "causal_bottom_right() (offset Sk - Sq), causal_from(offset) or options.query_offset");
     }
     if (offset_) return *offset_;
-    if (needs_offset_ && past_ && !is_sizing_ && all_negative(*past_)) {
+    if (needs_offset_ && past_ && !is_sizing_ && !has_padding_ && all_negative(*past_)) {
       raise_shape(
           "causal() over a cache of which no sequence holds as many tokens as q has: append the "
           "keys and values of these tokens first, or say where the queries stand, as "
@@ -178,6 +180,7 @@ class MaskChecker : public MaskShapes {
   const char* position_user_ = nullptr;
   bool has_value_ = false;  // an offset was given as a number, not as Sk - Sq
   bool needs_offset_ = false;
+  bool has_padding_ = false;
   const char* lengths_user_ = nullptr;  // what says that valid keys may end before Sk
 };
 

@@ -10,15 +10,18 @@
 #include <type_traits>
 
 #include "attn/config.hpp"
+#include "attn/detail/caches/token_checks.hpp"
 #include "attn/detail/call/arena.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/layers/layer_arguments.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/layers/layer_weights.hpp"
+#include "attn/detail/layers/real_rows.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/rotary.hpp"
+#include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
@@ -62,7 +65,8 @@ void run_cached(const char* name, const char* function, const LayerWeights<T>& l
   const auto& whole_mask = cache.mask_with(mask);
   LayerPass<T> pass({name, function}, layer, inputs);
   pass.set_outputs({out, {}, options.workspace});
-  pass.prepare_cached(cache, whole_mask, options);
+  const Index appended = inputs.key.length();
+  pass.prepare_cached(cache, after_append(cache.source(), appended), appended, whole_mask, options);
   pass.set_rotary(rotary);
   pass.allocate({name, "step_workspace_bytes"});
   pass.project_inputs();
@@ -75,12 +79,38 @@ void run_cached(const char* name, const char* function, const LayerWeights<T>& l
   pass.project_output();
 }
 
+/// A step of which the last counts[b] tokens of sequence b alone are real.
+template <class T, class Cache, class M>
+void run_padded_step(const char* name, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
+                     Cache& cache, const Tensor4<T>& out, const PerBatch& counts, const M& mask,
+                     const AttentionOptions& options, const RotaryEmbedding* rotary) {
+  const Index length = inputs.query.length();
+  const auto mask_of_real = mask & RealRowsMask(counts, length);
+  const auto& whole_mask = cache.mask_with(mask_of_real);
+  LayerPass<T> pass({name, "step"}, layer, inputs);
+  pass.set_outputs({out, {}, options.workspace});
+  check_counts(pass.shapes(), counts, cache.batch(), length, "x");
+  pass.shapes().expect(inputs.query.batch() == cache.batch(),
+                       "x must have one batch a sequence of the cache");
+  pass.prepare_cached(cache, cache.source_after(counts), counts, whole_mask, options);
+  pass.set_rotary(rotary);
+  pass.allocate({name, "step_workspace_bytes"});
+  pass.project_inputs();
+  pass.transform_real_heads(cache.lengths(), counts);
+  cache.append(pass.keys(), pass.values(), counts);
+  pass.read_from(cache.source(), whole_mask);
+  pass.attend();
+  pass.project_output();
+}
+
 template <class T, class Cache, class M>
 std::size_t step_workspace_bytes(const char* name, const LayerWeights<T>& layer,
                                  const LayerInputs<T>& inputs, const Cache& cache, const M& mask,
                                  const AttentionOptions& options) {
   LayerPass<T> pass({name, "step_workspace_bytes"}, layer, inputs);
-  pass.prepare_cached(cache, cache.mask_with(mask), options);
+  const Index appended = inputs.key.length();
+  pass.prepare_cached(cache, after_append(cache.source(), appended), appended,
+                      cache.mask_with(mask), options);
   return pass.bytes() + Arena::kAlignment;
 }
 

@@ -79,12 +79,11 @@ class LayerPass {
   void prepare(const ErasedMask<A>& mask, const AttentionOptions& options) {
     describe(keys_and_values(keys(), values()), nullptr, mask, options);
   }
-  /// The same, reading the keys of a cache as it is after the pass has appended to it.
+  /// The same, reading the keys of a cache as it is after the pass has appended to it: `source`, to
+  /// which sequence b has appended counts[b] tokens.
   template <class Cache>
-  void prepare_cached(const Cache& cache, const ErasedMask<A>& mask,
-                      const AttentionOptions& options) {
-    const Index appended = inputs_.key.length();
-    const KeyValueSource source = after_append(cache.source(), appended);
+  void prepare_cached(const Cache& cache, const KeyValueSource& source, const PerBatch& counts,
+                      const ErasedMask<A>& mask, const AttentionOptions& options) {
     is_cached_ = true;
     const AttentionConfig& config = layer_.config;
     const Shape4 &k = source.key_shape, &v = source.value_shape;
@@ -99,7 +98,7 @@ class LayerPass {
     const PerBatch past = source.end - inputs_.query.length();
     describe(source, &past, mask, options);
     require_held_keys(shapes_, *call_, [&](Index b) {
-      return cache.first_held_after(cache.batch() == 1 ? 0 : b, appended);
+      return cache.first_held_after(cache.batch() == 1 ? 0 : b, counts[b]);
     });
   }
   /// Checks the rotary embedding of a call, which outranks the layer's.
@@ -133,12 +132,24 @@ class LayerPass {
   /// Normalises the heads, then turns queries to the positions that the masks see, and keys to
   /// `first_key` on.
   void transform_heads(const PerBatch& first_key) const {
-    const HeadTransform<T>& transform = layer_.transform;
-    if (transform.query_norm) rms_norm(queries(), *transform.query_norm, queries(), executor());
-    if (transform.key_norm) rms_norm(keys(), *transform.key_norm, keys(), executor());
+    normalize_heads();
     if (rotary_ == nullptr) return;
     rotary_->apply(queries(), call_->offset, executor());
     if (inputs_.key.length() > 0) rotary_->apply(keys(), first_key, executor());
+  }
+  /// The same where the last counts[b] tokens alone are real, keys being turned to `first_key` on.
+  void transform_real_heads(const PerBatch& first_key, const PerBatch& counts) const {
+    normalize_heads();
+    if (rotary_ == nullptr) return;
+    const Index length = inputs_.query.length();
+    for (Index b = 0; b < inputs_.query.batch(); ++b) {
+      const Index count = counts[b], first = length - count;
+      const auto turn_real = [&](const Tensor4<T>& heads, Index position) {
+        rotary_->apply(heads.slice_batch(b, 1).slice_length(first, count), position, executor());
+      };
+      turn_real(queries(), call_->offset[b] + first);
+      turn_real(keys(), first_key[b]);
+    }
   }
   /// The projected queries, keys and values, head by head.
   Tensor4<T> queries() const {
@@ -172,6 +183,12 @@ class LayerPass {
   Executor* executor() const { return options_.executor; }
 
  private:
+  void normalize_heads() const {
+    const HeadTransform<T>& transform = layer_.transform;
+    if (transform.query_norm) rms_norm(queries(), *transform.query_norm, queries(), executor());
+    if (transform.key_norm) rms_norm(keys(), *transform.key_norm, keys(), executor());
+  }
+
   struct Activations {
     T *queries, *keys, *values, *heads;
   };
