@@ -228,6 +228,23 @@ TEST(OutOfMemory, Caches) {
   expect_sound_copies(filled(Cache(keys.view(), values.view()), 3, 4), filled(a, 7, 1));
 }
 
+TEST(OutOfMemory, CachesOfValuesInKeys) {
+  using Cache = KeyValueCache<float>;
+  CacheShape shape;
+  shape.batch = 2;
+  shape.num_kv_heads = kHeads;
+  shape.head_dim = kKeyDim;
+  shape.value_dim = kValueDim;
+  shape.capacity = 9;
+  shape.values_in_keys = true;
+  expect_sound_construction([&] { return Cache(shape); });
+  const Tokens tokens(2, 3, 1);
+  Cache full(shape);
+  full.append(tokens.k.view());
+  expect_sound_copies(full, Cache(2, kHeads, 5, kKeyDim, kValueDim));
+  EXPECT_EQ(expect_strong(full, [&](Cache& cache) { cache.append(tokens.k.view()); }), 0);
+}
+
 TEST(OutOfMemory, RollingCaches) {
   using Cache = RollingKeyValueCache<float>;
   expect_sound_construction([] { return Cache(2, kHeads, 3, kKeyDim, kValueDim, 4); });

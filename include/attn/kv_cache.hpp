@@ -17,7 +17,10 @@
 //   restore(lengths, k, v)   takes them back: sequences of lengths[b] tokens that go on
 //   length(b), lengths()   how many tokens a sequence has, evicted ones included
 //
-// and throw ShapeError, with nothing changed, where that cannot be (detail/caches/token_cache.hpp).
+// and throw ShapeError, with nothing changed, where that cannot be (detail/caches/token_cache.hpp,
+// stored_tokens.hpp). Caches whose values are the first elements of their keys
+// (CacheShape::values_in_keys) take keys alone: append(k), append(k, counts), append_to(b, k),
+// save(k), restore(lengths, k).
 //
 //   cache.append(k, v);                                   // first the new tokens,
 //   scaled_dot_product_attention(q, cache, out, causal());  // then their queries

@@ -179,6 +179,15 @@ const Failure kFailures[] = {
        attn::KeyValueCache<float> cache(1, 2, 4, 2);
        layer.step(floats({1, 1, 2, 4}), cache, floats({1, 1, 2, 4}), 3);
      }},
+    {"KeyValueCache::append of keys alone",
+     [] {
+       attn::KeyValueCache<float> cache(1, 2, 4, 3);
+       cache.append(floats({1, 2, 1, 3}));
+     }},
+    {"KeyValueCache of values in keys",
+     [] {
+       attn::KeyValueCache<float> cache(floats({1, 2, 4, 3}), 4);
+     }},
     {"RotaryEmbedding::shift",
      [] {
        const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);

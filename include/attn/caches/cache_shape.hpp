@@ -29,6 +29,10 @@ struct CacheShape {
   Index longest_append = 1;  ///< RollingKeyValueCache: tokens that may come at once; at least 1
   Index num_pages = 0;       ///< PagedKeyValueCache: pages in the pool
   Index page_length = 0;     ///< PagedKeyValueCache: tokens of a page; at least 1
+
+  /// All caches: values are the first value_dim elements of their keys, as in latent attention, and
+  /// are stored as such, once. append(k) takes the place of append(k, v) then.
+  bool values_in_keys = false;
 };
 
 }  // namespace attn

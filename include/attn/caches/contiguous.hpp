@@ -47,6 +47,11 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
   ATTN_ALWAYS_INLINE KeyValueCache(Tensor4<T> keys, Tensor4<T> values)
       : Base(checked_batch(keys, values)), borrowed_keys_(keys), borrowed_values_(values) {}
 
+  /// The same where values are the first value_dim elements of their keys (see
+  /// CacheShape::values_in_keys). Throws ShapeError if keys have fewer.
+  ATTN_ALWAYS_INLINE KeyValueCache(Tensor4<T> keys, Index value_dim)
+      : Base(checked_batch(keys, value_dim), value_dim), borrowed_keys_(keys) {}
+
   ATTN_ALWAYS_INLINE KeyValueCache(const KeyValueCache&) = default;
   ATTN_ALWAYS_INLINE ~KeyValueCache() = default;
   ATTN_ALWAYS_INLINE KeyValueCache(KeyValueCache&& other) noexcept { swap(other); }
@@ -89,7 +94,10 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
       "KeyValueCache::restore", "KeyValueCache::keep_tokens"};
 
   ATTN_ALWAYS_INLINE KeyValueCache(Index batch, const detail::CacheStorage& storage)
-      : Base(batch), owned_keys_(storage.keys), owned_values_(storage.values), owns_(true) {}
+      : Base(batch, storage.value_columns),
+        owned_keys_(storage.keys),
+        owned_values_(storage.values),
+        owns_(true) {}
 
   ATTN_ALWAYS_INLINE static CacheShape named(Index batch, Index num_kv_heads, Index capacity,
                                              Index head_dim, Index value_dim) {
@@ -117,17 +125,26 @@ class KeyValueCache : public detail::TokenCache<KeyValueCache<T>, T> {
     return keys.batch();
   }
 
+  ATTN_ALWAYS_INLINE static Index checked_batch(Tensor4<T> keys, Index value_dim) {
+    detail::CallShapes call("KeyValueCache");
+    call.add_output("keys", detail::TensorRef(keys));
+    if (value_dim < 0 || value_dim > keys.dim()) {
+      call.raise_shape({"value_dim must lie within 0 and the dim of keys, got ", value_dim});
+    }
+    return keys.batch();
+  }
+
   ATTN_ALWAYS_INLINE Tensor4<T> key_storage() {
     return owns_ ? owned_keys_.view() : borrowed_keys_;
   }
   ATTN_ALWAYS_INLINE Tensor4<T> value_storage() {
-    return owns_ ? owned_values_.view() : borrowed_values_;
+    return Base::values_of(key_storage(), owns_ ? owned_values_.view() : borrowed_values_);
   }
   ATTN_ALWAYS_INLINE Tensor4<const T> key_storage() const {
     return owns_ ? owned_keys_.view() : borrowed_keys_;
   }
   ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const {
-    return owns_ ? owned_values_.view() : borrowed_values_;
+    return Base::values_of(key_storage(), owns_ ? owned_values_.view() : borrowed_values_);
   }
   ATTN_ALWAYS_INLINE detail::KeyMap key_map() const { return {}; }
 

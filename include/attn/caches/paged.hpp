@@ -89,7 +89,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   /// The pool: [num_pages, Hk, page_length, Dk] and [num_pages, Hv, page_length, Dv]. Token t of
   /// sequence b lies in row t % page_length of page pages(b)[t / page_length].
   ATTN_ALWAYS_INLINE Tensor4<const T> keys() const { return keys_.view(); }
-  ATTN_ALWAYS_INLINE Tensor4<const T> values() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> values() const { return value_storage(); }
 
   /// Sequence `to` forgets its tokens and becomes the first `length` tokens of sequence `from`,
   /// without a copy: both use the same pages until one of them appends to a page that is not full.
@@ -122,7 +122,7 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
 
   ATTN_ALWAYS_INLINE PagedKeyValueCache(const CacheShape& shape,
                                         const detail::CacheStorage& storage)
-      : Base(shape.batch),
+      : Base(shape.batch, storage.value_columns),
         keys_(storage.keys),
         values_(storage.values),
         capacity_(capacity_of(shape)),
@@ -159,9 +159,13 @@ class PagedKeyValueCache : public detail::TokenCache<PagedKeyValueCache<T>, T> {
   }
 
   ATTN_ALWAYS_INLINE Tensor4<T> key_storage() { return keys_.view(); }
-  ATTN_ALWAYS_INLINE Tensor4<T> value_storage() { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<T> value_storage() {
+    return Base::values_of(key_storage(), values_.view());
+  }
   ATTN_ALWAYS_INLINE Tensor4<const T> key_storage() const { return keys_.view(); }
-  ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const {
+    return Base::values_of(key_storage(), values_.view());
+  }
   ATTN_ALWAYS_INLINE detail::KeyMap key_map() const {
     detail::KeyMap map;
     map.order = detail::KeyMap::Order::pages;

@@ -96,7 +96,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
 
   /// The storage: [B, Hk, ring, Dk] and [B, Hv, ring, Dv], token t in row t % ring.
   ATTN_ALWAYS_INLINE Tensor4<const T> keys() const { return keys_.view(); }
-  ATTN_ALWAYS_INLINE Tensor4<const T> values() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> values() const { return value_storage(); }
 
   /// What the kernel reads.
   ATTN_ALWAYS_INLINE detail::KeyValueSource source() const {
@@ -121,7 +121,7 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
 
   ATTN_ALWAYS_INLINE RollingKeyValueCache(const CacheShape& shape,
                                           const detail::CacheStorage& storage)
-      : Base(shape.batch),
+      : Base(shape.batch, storage.value_columns),
         window_(shape.window),
         kept_(storage.keys.length),
         keys_(storage.keys),
@@ -153,9 +153,13 @@ class RollingKeyValueCache : public detail::TokenCache<RollingKeyValueCache<T>, 
   }
 
   ATTN_ALWAYS_INLINE Tensor4<T> key_storage() { return keys_.view(); }
-  ATTN_ALWAYS_INLINE Tensor4<T> value_storage() { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<T> value_storage() {
+    return Base::values_of(key_storage(), values_.view());
+  }
   ATTN_ALWAYS_INLINE Tensor4<const T> key_storage() const { return keys_.view(); }
-  ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const { return values_.view(); }
+  ATTN_ALWAYS_INLINE Tensor4<const T> value_storage() const {
+    return Base::values_of(key_storage(), values_.view());
+  }
   ATTN_ALWAYS_INLINE detail::KeyMap key_map() const {
     detail::KeyMap map;
     map.order = detail::KeyMap::Order::ring;

@@ -5,6 +5,7 @@
 #error "attn/detail/ is not for users: include attn/attn.hpp, or the public header that you need"
 #endif
 
+#include <optional>
 #include <string>
 
 #include "attn/caches/cache_shape.hpp"
@@ -19,6 +20,7 @@ namespace detail {
 /// The memory of a cache.
 struct CacheStorage {
   Shape4 keys, values;
+  std::optional<Index> value_columns;  ///< set: values are so many first columns of the keys
 };
 
 inline namespace ATTN_BUILD {
@@ -50,6 +52,7 @@ inline bool has_pages(const CacheShape& shape) {
     add("num_pages", shape.num_pages);
     add("page_length", shape.page_length);
   }
+  if (shape.values_in_keys) text += ", values in keys";
   raise_shape_error(text);
 }
 
@@ -63,8 +66,16 @@ inline CacheStorage cache_storage(const char* cache, const CacheShape& shape, In
                            shape.capacity.value_or(0), planes}) {
     if (size < 0) raise_cache_shape(cache, "a size must not be negative", shape);
   }
-  const CacheStorage storage{{planes, shape.num_kv_heads, rows.value(), shape.head_dim},
-                             {planes, shape.num_kv_heads, rows.value(), value_dim}};
+  CacheStorage storage;
+  storage.keys = {planes, shape.num_kv_heads, rows.value(), shape.head_dim};
+  storage.values = {planes, shape.num_kv_heads, rows.value(), value_dim};
+  if (shape.values_in_keys) {
+    if (value_dim > shape.head_dim) {
+      raise_cache_shape(cache, "values in keys have a value_dim of head_dim or less", shape);
+    }
+    storage.values.dim = 0;
+    storage.value_columns = value_dim;
+  }
   if (!rows.fits() || !is_possible(storage.keys, element_size) ||
       !is_possible(storage.values, element_size) || !(sequence_bytes * shape.batch).fits()) {
     raise_cache_shape(cache, "too large, its size in bytes overflows", shape);

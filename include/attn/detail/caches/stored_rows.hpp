@@ -20,6 +20,13 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILD {
 
+/// The first `dim` columns of all rows.
+template <class T>
+Tensor4<T> first_columns(const Tensor4<T>& rows, Index dim) {
+  const Shape4& s = rows.shape();
+  return {rows.data(), Shape4{s.batch, s.heads, s.length, dim}, rows.stride()};
+}
+
 /// Calls f(offset, i, n) for runs of the tokens position .. position + count - 1 of a head: the run
 /// begins with token position + i, at that element of the storage, and has n rows.
 template <class F>

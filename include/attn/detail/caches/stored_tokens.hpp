@@ -7,6 +7,9 @@
 #endif
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "attn/config.hpp"
 #include "attn/detail/caches/reorder.hpp"
@@ -77,7 +80,8 @@ class StoredTokens : public SequenceLengths {
   /// Error: a rounding to T, and that of RotaryEmbedding::shift, each time that a key moves.
   template <class Rotary>
   ATTN_ALWAYS_INLINE void keep_tokens(Index b, Span<const Index> tokens, const Rotary& rotary) {
-    check_turn(Cache::kFunctions.keep_tokens, rotary, cache().key_storage().dim());
+    check_turn(Cache::kFunctions.keep_tokens, rotary, cache().key_storage().dim(),
+               values_in_keys());
     keep(b, tokens, [&](const Tensor4<T>& keys, Index steps) { rotary.shift(keys, steps); });
   }
 
@@ -100,21 +104,15 @@ class StoredTokens : public SequenceLengths {
   /// Throws ShapeError, before anything is written, if they do not fit.
   template <class K, class V>
   ATTN_ALWAYS_INLINE void save(K&& k, V&& v) const {
-    const auto out_keys = output_view<K>(k);
-    const auto out_values = output_view<V>(v);
-    const Tensor4<const T> keys = cache().key_storage(), values = cache().value_storage();
-    CallShapes call(Cache::kFunctions.save);
-    check_saved(call, TensorRef(keys), TensorRef(values), batch(), TensorRef(out_keys),
-                TensorRef(out_values), longest_held());
-    const KeyMap map = cache().key_map();
-    for (Index b = 0; b < batch(); ++b) {
-      Index row = out_keys.length() - num_held(b);
-      cache().for_each_held(b, [&](KeyRange tokens) {
-        load_tokens(keys, map, b, tokens.begin, out_keys, row, tokens.size());
-        load_tokens(values, map, b, tokens.begin, out_values, row, tokens.size());
-        row += tokens.size();
-      });
-    }
+    check_form(Cache::kFunctions.save, values_in_keys(), false);
+    save_all(output_view<K>(k), output_view<V>(v));
+  }
+  /// The same of a cache whose values lie in its keys.
+  template <class K>
+  ATTN_ALWAYS_INLINE void save(K&& k) const {
+    check_form(Cache::kFunctions.save, values_in_keys(), true);
+    const auto keys = output_view<K>(k);
+    save_all(keys, first_columns(keys, cache().value_storage().dim()));
   }
   /// Takes back what save() has written: sequence b has lengths[b] tokens from now on, and goes on
   /// with the bits of the one that was saved. k [B, Hk, n, Dk] and v [B, Hv, n, Dv] end with the
@@ -122,18 +120,57 @@ class StoredTokens : public SequenceLengths {
   /// min(n, lengths[b]), which is as many unless sequences held different numbers. Those are all
   /// tokens, or in a rolling cache those of the window at least. Throws ShapeError, and nothing
   /// changes, if they do not fit.
-  template <class K, class V>
+  template <class K, class V, std::enable_if_t<is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void restore(PerBatch lengths, const K& k, const V& v) {
-    restore_all(lengths, nullptr, k, v);
+    check_form(Cache::kFunctions.restore, values_in_keys(), false);
+    restore_all(lengths, nullptr, ArgumentOf<K>::view(k), ArgumentOf<V>::view(v));
   }
-  template <class K, class V>
+  template <class K, class V, std::enable_if_t<is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void restore(PerBatch lengths, const K& k, const V& v, PerBatch counts) {
-    restore_all(lengths, &counts, k, v);
+    check_form(Cache::kFunctions.restore, values_in_keys(), false);
+    restore_all(lengths, &counts, ArgumentOf<K>::view(k), ArgumentOf<V>::view(v));
   }
+  /// The same of a cache whose values lie in its keys.
+  template <class K>
+  ATTN_ALWAYS_INLINE void restore(PerBatch lengths, const K& k) {
+    check_form(Cache::kFunctions.restore, values_in_keys(), true);
+    const auto keys = ArgumentOf<K>::view(k);
+    restore_all(lengths, nullptr, keys, first_columns(keys, cache().value_storage().dim()));
+  }
+  template <class K>
+  ATTN_ALWAYS_INLINE void restore(PerBatch lengths, const K& k, PerBatch counts) {
+    check_form(Cache::kFunctions.restore, values_in_keys(), true);
+    const auto keys = ArgumentOf<K>::view(k);
+    restore_all(lengths, &counts, keys, first_columns(keys, cache().value_storage().dim()));
+  }
+
+  /// Whether values are the first elements of their keys, stored once.
+  ATTN_ALWAYS_INLINE bool values_in_keys() const { return values_in_keys_; }
 
  protected:
   ATTN_ALWAYS_INLINE StoredTokens() = default;
-  ATTN_ALWAYS_INLINE explicit StoredTokens(Index batch) : SequenceLengths(batch) {}
+  ATTN_ALWAYS_INLINE StoredTokens(Index batch, const std::optional<Index>& value_columns)
+      : SequenceLengths(batch),
+        values_in_keys_(value_columns.has_value()),
+        value_columns_(value_columns.value_or(0)) {}
+
+  ATTN_ALWAYS_INLINE void swap(StoredTokens& other) noexcept {
+    SequenceLengths::swap(other);
+    std::swap(values_in_keys_, other.values_in_keys_);
+    std::swap(value_columns_, other.value_columns_);
+  }
+
+  /// `values`, or what of the keys is.
+  template <class U>
+  ATTN_ALWAYS_INLINE Tensor4<U> values_of(const Tensor4<U>& keys, const Tensor4<U>& values) const {
+    return values_in_keys_ ? first_columns(keys, value_columns_) : values;
+  }
+  /// Calls f(storage) for that of the keys, and of values that do not lie in it.
+  template <class F>
+  ATTN_ALWAYS_INLINE void for_each_storage(const F& f) {
+    f(cache().key_storage());
+    if (!values_in_keys()) f(cache().value_storage());
+  }
 
   ATTN_ALWAYS_INLINE void cut(Index, Index) {}
   /// The tokens of sequence b that are held, as ranges.
@@ -148,17 +185,16 @@ class StoredTokens : public SequenceLengths {
   ATTN_ALWAYS_INLINE void check_room(const CallShapes&, Span<const Index>) const {}
   ATTN_ALWAYS_INLINE void resume(Index, Index, Index) {}
   ATTN_ALWAYS_INLINE void copy_sequence(Index from, Index to) {
-    const SequenceRows<T> keys(cache().key_storage()), values(cache().value_storage());
-    for_each_held_rows(from, [&](KeyRange rows) {
-      keys.copy(from, to, rows);
-      values.copy(from, to, rows);
+    for_each_storage([&](const Tensor4<T>& storage) {
+      const SequenceRows<T> all(storage);
+      for_each_held_rows(from, [&](KeyRange rows) { all.copy(from, to, rows); });
     });
     length_of(to) = length(from);
   }
   ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
     const auto held_rows = [this](Index b, const auto& f) { for_each_held_rows(b, f); };
-    rotate_rows(cache().key_storage(), parents, first, held_rows);
-    rotate_rows(cache().value_storage(), parents, first, held_rows);
+    for_each_storage(
+        [&](const Tensor4<T>& storage) { rotate_rows(storage, parents, first, held_rows); });
     rotate_lengths(parents, first);
   }
   ATTN_ALWAYS_INLINE void set_length(Index b, Index length) {
@@ -193,11 +229,11 @@ class StoredTokens : public SequenceLengths {
                        [&](Index, Index to, Index) { first_moved = (std::min)(first_moved, to); });
     if (new_length != length(b)) cache().check_moves(b, first_moved, new_length);
     cache().prepare_moves(b, first_moved, new_length);
-    const Tensor4<T> keys = cache().key_storage(), values = cache().value_storage();
+    const Tensor4<T> keys = cache().key_storage();
     const KeyMap map = cache().key_map();
     for_each_moved_run(tokens, fixed, [&](Index from, Index to, Index count) {
-      move_tokens(keys, map, b, from, to, count);
-      move_tokens(values, map, b, from, to, count);
+      for_each_storage(
+          [&](const Tensor4<T>& storage) { move_tokens(storage, map, b, from, to, count); });
       for_each_token_run(TensorRef(keys), map, b, 0, to, count, [&](Index place, Index, Index n) {
         turn(Tensor4<T>(keys.data() + place, Shape4{1, keys.heads(), n, keys.dim()}, keys.stride()),
              to - from);
@@ -207,14 +243,30 @@ class StoredTokens : public SequenceLengths {
   }
 
   template <class K, class V>
-  ATTN_ALWAYS_INLINE void restore_all(const PerBatch& lengths, const PerBatch* counts, const K& k,
-                                      const V& v) {
-    const auto new_keys = ArgumentOf<K>::view(k);
-    const auto new_values = ArgumentOf<V>::view(v);
+  ATTN_ALWAYS_INLINE void save_all(const Tensor4<K>& k, const Tensor4<V>& v) const {
+    const Tensor4<const T> keys = cache().key_storage(), values = cache().value_storage();
+    CallShapes call(Cache::kFunctions.save);
+    check_saved(call, TensorRef(keys), TensorRef(values), batch(), TensorRef(k), TensorRef(v),
+                longest_held(), values_in_keys());
+    const KeyMap map = cache().key_map();
+    for (Index b = 0; b < batch(); ++b) {
+      Index row = k.length() - num_held(b);
+      cache().for_each_held(b, [&](KeyRange tokens) {
+        load_tokens(keys, map, b, tokens.begin, k, row, tokens.size());
+        if (!values_in_keys()) load_tokens(values, map, b, tokens.begin, v, row, tokens.size());
+        row += tokens.size();
+      });
+    }
+  }
+
+  template <class K, class V>
+  ATTN_ALWAYS_INLINE void restore_all(const PerBatch& lengths, const PerBatch* counts,
+                                      const Tensor4<K>& new_keys, const Tensor4<V>& new_values) {
     const Tensor4<T> keys = cache().key_storage(), values = cache().value_storage();
     CallShapes call(Cache::kFunctions.restore);
     check_tokens(call, TensorRef(keys), TensorRef(values), batch(), TensorRef(new_keys),
-                 TensorRef(new_values), counts != nullptr ? *counts : PerBatch(0));
+                 TensorRef(new_values), counts != nullptr ? *counts : PerBatch(0),
+                 values_in_keys());
     check_lengths(call, lengths, batch());
     const Index rows = new_keys.length();
     const auto count_of = [&](Index b) {
@@ -237,10 +289,14 @@ class StoredTokens : public SequenceLengths {
         // Tokens before those that were let go are the first of the rows.
         const Index row = tokens.end == length ? rows - tokens.size() : rows - count;
         store_tokens(keys, map, b, tokens.begin, new_keys, b, row, tokens.size());
+        if (values_in_keys()) return;
         store_tokens(values, map, b, tokens.begin, new_values, b, row, tokens.size());
       });
     }
   }
+
+  bool values_in_keys_ = false;
+  Index value_columns_ = 0;  // of the keys, which are values then
 };
 
 }  // namespace detail

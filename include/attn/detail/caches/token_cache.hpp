@@ -7,6 +7,8 @@
 #endif
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/base/checked_size.hpp"
@@ -45,21 +47,45 @@ class TokenCache : public StoredTokens<Cache, T> {
 
   /// Appends n tokens to every sequence: k [B, Hk, n, Dk], v [B, Hv, n, Dv], of any element types
   /// and strides. Throws ShapeError, and nothing changes, if they do not fit.
-  template <class K, class V>
+  template <class K, class V, std::enable_if_t<is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void append(const K& k, const V& v) {
     append(k, v, PerBatch(k.shape().length));
   }
   /// Sequence b appends the last counts[b] of the n tokens; those before are padding. (The last
   /// ones, since the last query of a call stands at the last key.)
-  template <class K, class V>
+  template <class K, class V, std::enable_if_t<is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void append(const K& k, const V& v, PerBatch counts) {
-    append_range(Cache::kFunctions.append, 0, Base::batch(), k, v, counts);
+    check_form(Cache::kFunctions.append, Base::values_in_keys(), false);
+    append_range(Cache::kFunctions.append, 0, Base::batch(), ArgumentOf<K>::view(k),
+                 ArgumentOf<V>::view(v), counts);
   }
   /// Appends k [1, Hk, n, Dk] and v [1, Hv, n, Dv] to sequence b alone.
   template <class K, class V>
   ATTN_ALWAYS_INLINE void append_to(Index b, const K& k, const V& v) {
+    check_form(Cache::kFunctions.append_to, Base::values_in_keys(), false);
     check_sequence(Cache::kFunctions.append_to, b, Base::batch());
-    append_range(Cache::kFunctions.append_to, b, 1, k, v, PerBatch(k.shape().length));
+    append_range(Cache::kFunctions.append_to, b, 1, ArgumentOf<K>::view(k), ArgumentOf<V>::view(v),
+                 PerBatch(k.shape().length));
+  }
+  /// The same for caches whose values lie in their keys.
+  template <class K>
+  ATTN_ALWAYS_INLINE void append(const K& k) {
+    append(k, PerBatch(k.shape().length));
+  }
+  template <class K>
+  ATTN_ALWAYS_INLINE void append(const K& k, PerBatch counts) {
+    check_form(Cache::kFunctions.append, Base::values_in_keys(), true);
+    const auto keys = ArgumentOf<K>::view(k);
+    append_range(Cache::kFunctions.append, 0, Base::batch(), keys, first_columns(keys, value_dim()),
+                 counts);
+  }
+  template <class K>
+  ATTN_ALWAYS_INLINE void append_to(Index b, const K& k) {
+    check_form(Cache::kFunctions.append_to, Base::values_in_keys(), true);
+    check_sequence(Cache::kFunctions.append_to, b, Base::batch());
+    const auto keys = ArgumentOf<K>::view(k);
+    append_range(Cache::kFunctions.append_to, b, 1, keys, first_columns(keys, value_dim()),
+                 PerBatch(keys.length()));
   }
 
   /// Takes back the tokens behind the first length[b] of each sequence, as after speculative
@@ -105,7 +131,9 @@ class TokenCache : public StoredTokens<Cache, T> {
 
  protected:
   ATTN_ALWAYS_INLINE TokenCache() = default;
-  ATTN_ALWAYS_INLINE explicit TokenCache(Index batch) : Base(batch) {}
+  ATTN_ALWAYS_INLINE explicit TokenCache(Index batch,
+                                         const std::optional<Index>& value_columns = std::nullopt)
+      : Base(batch, value_columns) {}
 
   ATTN_ALWAYS_INLINE void make_room(const CallShapes&, Index, Index, const PerBatch&) {}
   ATTN_ALWAYS_INLINE void check_cut(const PerBatch&) const {}
@@ -132,12 +160,12 @@ class TokenCache : public StoredTokens<Cache, T> {
 
   template <class K, class V>
   ATTN_ALWAYS_INLINE void append_range(const char* function, Index first, Index sequences,
-                                       const K& k, const V& v, const PerBatch& counts) {
-    const auto new_keys = ArgumentOf<K>::view(k);
-    const auto new_values = ArgumentOf<V>::view(v);
+                                       const Tensor4<K>& new_keys, const Tensor4<V>& new_values,
+                                       const PerBatch& counts) {
     CallShapes call(function);
     check_tokens(call, TensorRef(cache().key_storage()), TensorRef(cache().value_storage()),
-                 sequences, TensorRef(new_keys), TensorRef(new_values), counts);
+                 sequences, TensorRef(new_keys), TensorRef(new_values), counts,
+                 Base::values_in_keys());
     cache().make_room(call, first, sequences, counts);
     const Tensor4<T> keys = cache().key_storage(), values = cache().value_storage();
     const KeyMap map = cache().key_map();
@@ -145,7 +173,9 @@ class TokenCache : public StoredTokens<Cache, T> {
       const Index b = first + i, position = Base::length(b), count = counts[i];
       const Index first_row = new_keys.length() - count;
       store_tokens(keys, map, b, position, new_keys, i, first_row, count);
-      store_tokens(values, map, b, position, new_values, i, first_row, count);
+      if (!Base::values_in_keys()) {
+        store_tokens(values, map, b, position, new_values, i, first_row, count);
+      }
       Base::length_of(b) += count;
     }
   }

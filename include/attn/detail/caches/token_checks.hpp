@@ -34,6 +34,16 @@ inline void check_token_shapes(const CallShapes& call, const TensorRef& keys,
               "k and v must have the dims of the cache");
 }
 
+/// Refuses keys without values where there are values, and values where they lie in the keys.
+inline void check_form(const char* function, bool values_in_keys, bool keys_alone) {
+  if (values_in_keys == keys_alone) return;
+  raise_shape_error(std::string(function) +
+                    (values_in_keys
+                         ? ": the values of this cache are the first elements of its keys: it "
+                           "takes keys alone, without v"
+                         : ": the values of this cache do not lie in its keys: it takes k and v"));
+}
+
 /// Checks how many of `length` tokens of each sequence are real; `name`: of their tensor.
 inline void check_counts(const CallShapes& call, const PerBatch& counts, Index sequences,
                          Index length, const char* name) {
@@ -51,22 +61,23 @@ inline void check_counts(const CallShapes& call, const PerBatch& counts, Index s
 /// Checks tokens that a cache is to store: of sequence i the last counts[i].
 inline void check_tokens(CallShapes& call, const TensorRef& keys, const TensorRef& values,
                          Index sequences, const TensorRef& k, const TensorRef& v,
-                         const PerBatch& counts) {
+                         const PerBatch& counts, bool values_in_keys) {
   call.add_output("cached keys", keys);
-  call.add_output("cached values", values);
+  if (!values_in_keys) call.add_output("cached values", values);
   call.add_input("k", k);
-  call.add_input("v", v);
+  if (!values_in_keys) call.add_input("v", v);
   check_token_shapes(call, keys, values, sequences, k, v);
   check_counts(call, counts, sequences, k.shape.length, "k");
 }
 
 /// Checks the tensors that tokens of a cache are to be written to, up to `longest` of a sequence.
 inline void check_saved(CallShapes& call, const TensorRef& keys, const TensorRef& values,
-                        Index sequences, const TensorRef& k, const TensorRef& v, Index longest) {
+                        Index sequences, const TensorRef& k, const TensorRef& v, Index longest,
+                        bool values_in_keys) {
   call.add_input("cached keys", keys);
-  call.add_input("cached values", values);
+  if (!values_in_keys) call.add_input("cached values", values);
   call.add_output("k", k);
-  call.add_output("v", v);
+  if (!values_in_keys) call.add_output("v", v);
   check_token_shapes(call, keys, values, sequences, k, v);
   if (k.shape.length < longest) {
     call.raise_shape("k and v must have room for the tokens that are held, up to " +
@@ -147,7 +158,10 @@ inline void check_kept(const char* function, Span<const Index> tokens, Index len
 
 /// Checks a rotary embedding that is to turn moved keys.
 template <class Rotary>
-void check_turn(const char* function, const Rotary& rotary, Index head_dim) {
+void check_turn(const char* function, const Rotary& rotary, Index head_dim, bool values_in_keys) {
+  if (values_in_keys) {
+    raise_keep_error(function, {"keys cannot be turned where their elements are values too"});
+  }
   if (rotary.head_dim() != head_dim) {
     raise_keep_error(function, {"the rotary embedding must have the head_dim of the cache, ",
                                 head_dim, ", not ", rotary.head_dim()});
