@@ -253,6 +253,17 @@ TEST(OutOfMemory, RollingCaches) {
   expect_sound_cache(full, filled(b, 1, 2));
   const Tokens many(2, 20, 7);  // the ring grows
   EXPECT_EQ(expect_strong(full, [&](Cache& cache) { many.append_to(cache); }), 2);
+  CacheShape shape;
+  shape.batch = 2;
+  shape.num_kv_heads = kHeads;
+  shape.head_dim = kKeyDim;
+  shape.value_dim = kValueDim;
+  shape.window = 3;
+  shape.longest_append = 4;
+  shape.first_tokens = 2;
+  const Cache with_first = filled(filled(filled(Cache(shape), 4, 1), 4, 3), 2, 5);
+  expect_sound_cache(with_first, filled(b, 1, 2));
+  EXPECT_EQ(expect_strong(with_first, [&](Cache& cache) { many.append_to(cache); }), 2);
 }
 
 TEST(OutOfMemory, PagedCaches) {

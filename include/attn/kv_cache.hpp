@@ -1,7 +1,8 @@
 // attn/kv_cache.hpp - level 12: attention over cached keys and values.
 //
 //   KeyValueCache         fixed capacity a sequence                     caches/contiguous.hpp
-//   RollingKeyValueCache  the last tokens, under a sliding window       caches/rolling.hpp
+//   RollingKeyValueCache  the last tokens, under a sliding window,      caches/rolling.hpp
+//                         and the first ones, if so wished
 //   PagedKeyValueCache    pages from a pool, prefixes shared            caches/paged.hpp
 //
 // All of them have

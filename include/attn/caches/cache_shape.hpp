@@ -27,6 +27,7 @@ struct CacheShape {
   std::optional<Index> capacity;
   Index window = 0;          ///< RollingKeyValueCache: keys that a query sees; at least 1
   Index longest_append = 1;  ///< RollingKeyValueCache: tokens that may come at once; at least 1
+  Index first_tokens = 0;    ///< RollingKeyValueCache: so many first tokens stay for ever
   Index num_pages = 0;       ///< PagedKeyValueCache: pages in the pool
   Index page_length = 0;     ///< PagedKeyValueCache: tokens of a page; at least 1
 

@@ -26,7 +26,7 @@ struct CacheStorage {
 inline namespace ATTN_BUILD {
 
 inline bool has_window(const CacheShape& shape) {
-  return shape.window != 0 || shape.longest_append != 1;
+  return shape.window != 0 || shape.longest_append != 1 || shape.first_tokens != 0;
 }
 inline bool has_pages(const CacheShape& shape) {
   return shape.num_pages != 0 || shape.page_length != 0;
@@ -47,6 +47,7 @@ inline bool has_pages(const CacheShape& shape) {
   if (has_window(shape) || names_no_cache) {
     add("window", shape.window);
     add("longest_append", shape.longest_append);
+    if (shape.first_tokens != 0) add("first_tokens", shape.first_tokens);
   }
   if (has_pages(shape) || names_no_cache) {
     add("num_pages", shape.num_pages);
@@ -63,7 +64,7 @@ inline CacheStorage cache_storage(const char* cache, const CacheShape& shape, In
                                   Index element_size) {
   const Index value_dim = shape.value_dim.value_or(shape.head_dim);
   for (const Index size : {shape.batch, shape.num_kv_heads, shape.head_dim, value_dim,
-                           shape.capacity.value_or(0), planes}) {
+                           shape.capacity.value_or(0), shape.first_tokens, planes}) {
     if (size < 0) raise_cache_shape(cache, "a size must not be negative", shape);
   }
   CacheStorage storage;

@@ -38,7 +38,8 @@ struct CallPart {
   Index first_batch = 0, num_batches = 0;
   Index first_head = 0, num_groups = 0;
   Index group_heads = 1;  ///< query heads that are taken together
-  Index first_split = 0;  ///< no batch has stored keys in the splits before
+  Index first_split = 0;  ///< no batch has stored keys in the splits before,
+  Index lead_splits = 0;  ///< but for those of the keys that stay for ever
 };
 
 /// How q . k becomes a score, before biases and masks.
@@ -106,7 +107,8 @@ struct AttentionCall {
     return rows() == 0 ? 0 : ceil_div(rows(), plan.row_block);
   }
   ATTN_ALWAYS_INLINE Index num_splits() const {
-    return (std::max)(Index{1}, ceil_div(sizes.key_length, plan.key_split) - part.first_split);
+    return (std::max)(
+        Index{1}, ceil_div(sizes.key_length, plan.key_split) - part.first_split + part.lead_splits);
   }
   /// The groups of all batches.
   ATTN_ALWAYS_INLINE Index num_groups() const { return part.num_batches * part.num_groups; }
@@ -116,7 +118,8 @@ struct AttentionCall {
   ATTN_ALWAYS_INLINE bool is_split() const { return sizes.key_length > plan.key_split; }
   /// The keys of a split; the first contains all that come before.
   ATTN_ALWAYS_INLINE KeyRange split(Index i) const {
-    const Index begin = (part.first_split + i) * plan.key_split;
+    const Index behind = i < part.lead_splits ? 0 : part.first_split - part.lead_splits;
+    const Index begin = (behind + i) * plan.key_split;
     return {i == 0 ? 0 : begin, (std::min)(sizes.key_length, begin + plan.key_split)};
   }
   /// Room for the keys of a tile, in whole steps of `step`.
@@ -150,8 +153,12 @@ struct AttentionCall {
   }
   /// Which of `keys` can matter to these rows.
   ATTN_ALWAYS_INLINE KeyRange keys_within(const RowBlock& rows, KeyRange keys) const {
-    const KeyRange stored{source.begin[rows.batch], source.end[rows.batch]};
-    return mask.keys_within(rows, keys & stored, sizes.key_length);
+    const Index end = source.end[rows.batch];
+    const KeyRange last = keys & KeyRange{source.begin[rows.batch], end};
+    const KeyRange stored = source.first_keys == 0
+                                ? last
+                                : last | (keys & KeyRange{0, (std::min)(source.first_keys, end)});
+    return mask.keys_within(rows, stored, sizes.key_length);
   }
   /// The rows of the block's group, as `needs` says.
   ATTN_ALWAYS_INLINE KeyValueRows<A> rows_of(const RowBlock& block,

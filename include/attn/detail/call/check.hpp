@@ -14,6 +14,7 @@
 
 #include "attn/config.hpp"
 #include "attn/detail/base/float_bits.hpp"
+#include "attn/detail/base/rounding.hpp"
 #include "attn/detail/call/call.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/erased_mask.hpp"
@@ -51,6 +52,8 @@ void plan_work(AttentionCall<A>& call, const MatrixUnit* unit) {
     first_key = (std::min)(first_key, call.source.begin[b]);
   }
   part.first_split = first_key / call.plan.key_split;
+  part.lead_splits =
+      (std::min)(part.first_split, ceil_div(call.source.first_keys, call.plan.key_split));
 }
 
 /// Chooses the kernels of a call, and cuts its work into tiles that fit them.

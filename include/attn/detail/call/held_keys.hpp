@@ -16,7 +16,7 @@ namespace detail {
 inline namespace ATTN_BUILD {
 
 /// Refuses queries that see keys which a cache has let go: first_held(b) is the first that it still
-/// holds for batch b. Masks may hide those before.
+/// holds for batch b, behind those that it keeps for ever. Masks may hide those between.
 template <class A, class FirstHeld>
 void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
                        const FirstHeld& first_held) {
@@ -38,10 +38,11 @@ void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
     const auto within = [&](const RowBlock& rows, KeyRange keys) {
       return call.mask.keys_within(rows, keys, call.sizes.key_length);
     };
-    if (within(group, {0, held}).empty()) return;
+    const KeyRange gone{call.source.first_keys, held};
+    if (within(group, gone).empty()) return;
     for (Index i = 0; i < group.count; ++i) {
       const RowBlock row = group.slice(i, 1);
-      const KeyRange lost = within(row, {0, held});
+      const KeyRange lost = within(row, gone);
       // A step at a time, so that what a mask drops between others is passed over.
       constexpr Index kStep = 512;
       for (Index first = lost.begin; first < lost.end; first += kStep) {
@@ -56,7 +57,7 @@ void require_held_keys(const CallShapes& shapes, const AttentionCall<A>& call,
   for (Index group = 0; group < call.num_groups() && call.rows() > 0; ++group) {
     const RowBlock rows = call.row_block(group, 0, call.rows());
     const Index held = first_held(rows.batch);
-    if (held > 0) check_rows(rows, held);
+    if (held > call.source.first_keys) check_rows(rows, held);
   }
 }
 

@@ -25,6 +25,7 @@ struct KeyValueSource {
   Shape4 key_shape, value_shape;  ///< as the call sees them: [B|1, Hk|Hv, Sk, Dk|Dv]
   Index length = 0;               ///< Sk
   PerBatch begin = 0, end = 0;    ///< the keys that are stored: begin .. end - 1
+  Index first_keys = 0;           ///< and 0 .. first_keys - 1, as far as there are so many
   /// The most keys that a sequence can ever have stored at a time: what sizes a workspace.
   Index capacity = 0;
   /// Set where both are bfloat16: how a matrix unit multiplies them.
@@ -45,7 +46,7 @@ struct KeyValueSource {
   ATTN_ALWAYS_INLINE KeyValueSource with_length(Index count, Index stored) const {
     KeyValueSource result = *this;
     result.length = result.key_shape.length = result.value_shape.length = count;
-    result.begin = count - stored;
+    result.begin = count - (stored - first_keys);
     result.end = count;
     return result;
   }
