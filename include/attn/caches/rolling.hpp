@@ -42,14 +42,14 @@ namespace attn {
 /// With first_tokens, so many stay for ever and are seen by every query as well, whatever the
 /// window ("attention sinks"; the call's mask still applies): what a call over all tokens does
 /// under `mask & (sliding_window(window - 1, kUnlimited) | first_keys(first_tokens))`, to the bit,
-/// and as fast as without them. Positions, of ALiBi and of a layer's step too, are the stream's. A
-/// model with a rotary embedding that numbers positions within the cache sees the first tokens
-/// right before the window: a query at p > first_tokens + window - 1 stands at first_tokens +
-/// window - 1 towards them, and at p towards the window, where distances are the same. No key needs
-/// turning: attend twice, to first_keys with queries turned to the one and to the others with
-/// queries turned to the other, and merge_attention (examples/endless_stream.cpp). Cost: a second
-/// turn of the queries, and a merge. Source: G. Xiao et al., "Efficient streaming language models
-/// with attention sinks" (2023).
+/// in at most a tenth more time than without them. Positions, of ALiBi and of a layer's step too,
+/// are the stream's. A model with a rotary embedding that numbers positions within the cache sees
+/// the first tokens right before the window: a query at p > first_tokens + window - 1 stands at
+/// first_tokens + window - 1 towards them, and at p towards the window, where distances are the
+/// same. No key needs turning: attend twice, to first_keys with queries turned to the one and to
+/// the others with queries turned to the other, and merge_attention (examples/endless_stream.cpp).
+/// Cost: a second turn of the queries, and a merge. Source: G. Xiao et al., "Efficient streaming
+/// language models with attention sinks" (2023).
 ///
 /// To save a stream: lengths(), num_held(b) of each sequence, and what save(k, v) writes; restore()
 /// takes them into any rolling cache of the same sizes.
