@@ -207,9 +207,9 @@ class FirstKeysMask : public Mask {
 ///   first_keys(g) | sliding_window(w, w)                  global tokens (Longformer, BigBird)
 /// `count` may be more than the keys that there are; a negative one is an OptionError. To be seen
 /// beyond a causal diagonal is what a union means; (...) & causal() ends at the query again.
-/// Over a RollingKeyValueCache, which drops what lies before its window, only those within it are
-/// left.
-/// Source: G. Xiao et al., "Efficient streaming language models with attention sinks" (2023).
+/// A RollingKeyValueCache drops those before its window, unless it keeps them as
+/// CacheShape::first_tokens. Source: G. Xiao et al., "Efficient streaming language models with
+/// attention sinks" (2023).
 ATTN_ALWAYS_INLINE FirstKeysMask first_keys(PerBatch count) { return FirstKeysMask(count); }
 
 /// Key j is seen if begin(batch) <= j < end(batch).
