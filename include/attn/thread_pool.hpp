@@ -9,6 +9,10 @@
 #include <thread>
 #include <vector>
 
+#if __has_include(<unistd.h>)
+#include <unistd.h>
+#endif
+
 #include "attn/config.hpp"
 #include "attn/error.hpp"
 #include "attn/executor.hpp"
@@ -35,9 +39,19 @@ struct Pool {
   std::atomic<unsigned> generation{0};
   bool stopping = false;
   std::vector<std::thread> workers;
+  long process = 0;  ///< that started them
 };
 
 inline namespace ATTN_BUILD {
+
+/// A number of this process, which a forked child does not share. Systems without fork have one.
+inline long process_number() {
+#if __has_include(<unistd.h>)
+  return static_cast<long>(::getpid());
+#else
+  return 0;
+#endif
+}
 
 inline bool has_work(const PoolJob& job) {
   return job.next.load(std::memory_order_relaxed) < job.count;
@@ -87,24 +101,37 @@ inline void work_for(Pool& pool) {
 }
 
 inline void start_pool(Pool& pool, int threads) {
+  pool.process = process_number();
   pool.workers.reserve(static_cast<std::size_t>(threads - 1));
   for (int i = 1; i < threads; ++i) pool.workers.emplace_back([&pool] { work_for(pool); });
 }
 
-inline void stop_pool(Pool& pool) {
+/// Ends the threads and the pool. In a forked child there are no threads to end, and what one of
+/// them held or waited for at the fork stays so for ever: the pool's memory is left alone. So it is
+/// where one of its own threads ends the program: that thread cannot wait for itself.
+inline void stop_pool(Pool* pool) {
+  if (!pool->workers.empty() && pool->process != process_number()) return;
   {
-    const std::lock_guard<std::mutex> lock(pool.mutex);
-    pool.stopping = true;
-    pool.generation.fetch_add(1, std::memory_order_release);
+    const std::lock_guard<std::mutex> lock(pool->mutex);
+    pool->stopping = true;
+    pool->generation.fetch_add(1, std::memory_order_release);
   }
-  pool.wake.notify_all();
-  for (std::thread& worker : pool.workers) worker.join();
+  pool->wake.notify_all();
+  bool is_own_thread = false;
+  for (std::thread& worker : pool->workers) {
+    if (worker.get_id() == std::this_thread::get_id()) {
+      is_own_thread = true;
+    } else {
+      worker.join();
+    }
+  }
+  if (!is_own_thread) delete pool;
 }
 
 inline void run_on_pool(Pool& pool, Index count, void (*task)(void* context, Index index),
                         void* context) {
   if (count <= 0) return;
-  if (count == 1 || pool.workers.empty()) {
+  if (count == 1 || pool.workers.empty() || pool.process != process_number()) {
     for (Index i = 0; i < count; ++i) task(context, i);
     return;
   }
@@ -135,6 +162,10 @@ inline void run_on_pool(Pool& pool, Index count, void (*task)(void* context, Ind
 /// A pool of standard threads. The calling thread works too: ThreadPool(4) starts three. Waiting
 /// spins for at most 20 microseconds, then blocks. The destructor joins; no call may be running.
 ///
+/// A child process that inherits a pool (fork) has none of its threads: there the calling thread
+/// does all the work, with the same results, and the destructor joins nobody and leaves a few
+/// hundred bytes behind. A child that wants threads makes a pool of its own.
+///
 /// Its threads keep the floating-point mode of the thread that made the pool, as it was then; they
 /// do not take over that of a caller. Where subnormal numbers count as 0 (FTZ and DAZ, which
 /// -ffast-math switches on in the main thread and audio programs by themselves) for the one and not
@@ -150,7 +181,7 @@ class ThreadPool final : public Executor {
       detail::raise_option_error("ThreadPool: needs at least 1 thread (the caller), got " +
                                  std::to_string(threads));
     }
-    detail::start_pool(pool_, threads);
+    detail::start_pool(*pool_, threads);
     threads_ = threads;
   }
   ThreadPool(const ThreadPool&) = delete;
@@ -160,17 +191,18 @@ class ThreadPool final : public Executor {
   int concurrency() const override { return threads_; }
 
   void parallel_for(Index count, void (*task)(void* context, Index index), void* context) override {
-    run_(pool_, count, task, context);
+    run_(*pool_, count, task, context);
   }
 
  private:
-  ATTN_ALWAYS_INLINE ThreadPool() : run_(&detail::run_on_pool), stop_(&detail::stop_pool) {}
+  ATTN_ALWAYS_INLINE ThreadPool()
+      : run_(&detail::run_on_pool), stop_(&detail::stop_pool), pool_(new detail::Pool) {}
 
   // The linker keeps one body of each virtual function: these are the file's that made the pool.
   void (*run_)(detail::Pool&, Index, void (*task)(void*, Index), void*);
-  void (*stop_)(detail::Pool&);
+  void (*stop_)(detail::Pool*);
   int threads_ = 1;
-  detail::Pool pool_;
+  detail::Pool* pool_;
 };
 
 }  // namespace attn
