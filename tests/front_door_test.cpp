@@ -68,7 +68,9 @@ TEST_F(EigenArguments, ServeTheFormThatReturnsItsResults) {
 
 TEST_F(EigenArguments, ServeCachesAndMerges) {
   KeyValueCache<float> cache(1, 1, 7, 8, 5);
-  cache.append(view(k), view(wide.leftCols(5)));
+  cache.append(k, wide.leftCols(5));
+  cache.reset();
+  cache.append_to(0, k, wide.leftCols(5));
   Eigen::MatrixXf out(7, 5);
   scaled_dot_product_attention(q, cache, out, causal());
   EXPECT_EQ(out, expected);

@@ -49,7 +49,7 @@ class TokenCache : public StoredTokens<Cache, T> {
   /// and strides. Throws ShapeError, and nothing changes, if they do not fit.
   template <class K, class V, std::enable_if_t<is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void append(const K& k, const V& v) {
-    append(k, v, PerBatch(k.shape().length));
+    append(k, v, PerBatch(ArgumentOf<K>::view(k).length()));
   }
   /// Sequence b appends the last counts[b] of the n tokens; those before are padding. (The last
   /// ones, since the last query of a call stands at the last key.)
@@ -65,12 +65,12 @@ class TokenCache : public StoredTokens<Cache, T> {
     check_form(Cache::kFunctions.append_to, Base::values_in_keys(), false);
     check_sequence(Cache::kFunctions.append_to, b, Base::batch());
     append_range(Cache::kFunctions.append_to, b, 1, ArgumentOf<K>::view(k), ArgumentOf<V>::view(v),
-                 PerBatch(k.shape().length));
+                 PerBatch(ArgumentOf<K>::view(k).length()));
   }
   /// The same for caches whose values lie in their keys.
   template <class K>
   ATTN_ALWAYS_INLINE void append(const K& k) {
-    append(k, PerBatch(k.shape().length));
+    append(k, PerBatch(ArgumentOf<K>::view(k).length()));
   }
   template <class K>
   ATTN_ALWAYS_INLINE void append(const K& k, PerBatch counts) {
