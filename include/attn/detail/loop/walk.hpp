@@ -30,11 +30,13 @@ void walk_tiles(const AttentionCall<A>& call, const RowBlock& block, KeyRange sp
                 const KeyValueRows<A>& rows, TileForm<A>& form, const AnyStep<A>& step) {
   const KeyRange range = call.keys_within(block, split);
   if (range.empty()) return;  // it may begin behind all keys, in the last tile all the same
+  // Behind the split too the next keys are prefetched: who works here mostly takes the next one.
+  const Index end = call.keys_within(block, {split.begin, call.sizes.key_length}).end;
   const Index size = call.plan.key_tile;
   for (Index tile_begin = range.begin / size * size; tile_begin < range.end; tile_begin += size) {
     const KeyRange keys = call.keys_within(block, range & KeyRange{tile_begin, tile_begin + size});
     if (keys.empty() || call.mask.cover(block, keys) == Cover::none) continue;
-    const FetchedRows<A> fetched = rows.fetch(keys, tile_begin, range.end);
+    const FetchedRows<A> fetched = rows.fetch(keys, tile_begin, end);
     form.take(fetched);
     for (const RowTile<A>& tile : form) {
       const KeyRange seen = call.keys_within(tile.rows, keys);
