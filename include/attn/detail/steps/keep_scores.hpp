@@ -54,10 +54,12 @@ void clear_scores(const AttentionCall<A>& call, const RowBlock& rows, KeyRange k
   const Index stride = call.outputs.extra.weights.stride().dim;
   rows.for_each_run([&](Index begin, Index end, Index head, Index query) {
     for (Index i = query; i < query + end - begin; ++i) {
-      A* const kept = &call.outputs.extra.weights(rows.batch, head, i, 0);
-      for (Index key = keys.begin; key < keys.end; ++key) {
-        kept[key * stride] = negative_infinity<A>();
+      A* const kept = &call.outputs.extra.weights(rows.batch, head, i, keys.begin);
+      if (stride == 1) {
+        fill_absent(kept, keys.size());
+        continue;
       }
+      for (Index j = 0; j < keys.size(); ++j) kept[j * stride] = negative_infinity<A>();
     }
   });
 }
@@ -72,7 +74,11 @@ void finish_weights(const AttentionCall<A>& call, const SoftmaxState<A>& state, 
   for (Index first = 0; first < call.sizes.key_length; first += size) {
     const KeyRange keys{first, (std::min)(call.sizes.key_length, first + size)};
     const Index padded = round_up(keys.size(), call.kernels.table->lanes);
-    for (Index i = 0; i < keys.size(); ++i) line[i] = kept[(first + i) * stride];
+    if (stride == 1) {
+      std::copy_n(kept + first, keys.size(), line);
+    } else {
+      for (Index i = 0; i < keys.size(); ++i) line[i] = kept[(first + i) * stride];
+    }
     fill_absent(line + keys.size(), padded - keys.size());
     call.kernels.table->dim_weights(line, padded, state.max[state_row], state.divisor(state_row));
     const ScoreTile<A> tile{row, keys, line, padded, 1, call.kernels.table->set};
