@@ -14,6 +14,7 @@
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/coefficients.hpp"
 #include "attn/layers/executor_options.hpp"
+#include "attn/layers/grouped_query.hpp"
 #include "attn/layers/head_transform.hpp"
 #include "attn/layers/initialization.hpp"
 #include "attn/layers/layer_norm.hpp"

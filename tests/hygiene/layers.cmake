@@ -28,9 +28,9 @@ set(level_3
   caches/cache_shape.hpp layers/attention_config.hpp layers/rotary_scaling.hpp options.hpp tile.hpp)
 set(level_4 heatmap.hpp reference.hpp)
 set(level_6 layers/linear_weights.hpp layers/norm_weights.hpp masks/concept.hpp)
-set(level_7 masks/either.hpp masks/function.hpp masks/new_keys.hpp masks/positional.hpp masks/repeat.hpp
-  masks/segments.hpp
-  masks/tensor.hpp)
+set(level_7
+  masks/either.hpp masks/function.hpp masks/new_keys.hpp masks/positional.hpp masks/repeat.hpp
+  masks/segments.hpp masks/tensor.hpp)
 set(level_8 mask.hpp)
 set(level_10 attention.hpp)
 set(level_11
@@ -40,8 +40,8 @@ set(level_13 ragged.hpp)
 set(level_14
   cost.hpp layers/head_transform.hpp layers/layer_norm.hpp layers/linear.hpp layers/rms_norm.hpp
   layers/rotary.hpp)
-set(level_16 layers/multi_head.hpp)
-set(level_17 layers/attention_block.hpp)
+set(level_16 layers/grouped_query.hpp)
+set(level_17 layers/attention_block.hpp layers/multi_head.hpp)
 set(level_18 attn.hpp)
 set(top 18)
 
