@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <vector>
 
 #include "attn/attn.hpp"
@@ -61,11 +62,16 @@ int main() {
                                                            attn::keep_where(tree, past_length));
 
   // Say the model agrees with 20, 22, 25: the cache goes on with these.
+  // A draft moves to where its depth is, so that one with rotary positions stands right as it is.
   const std::vector<Index> path = {0, 2, 5};
+  std::vector<Index> kept(past.size());
+  std::iota(kept.begin(), kept.end(), Index{0});
   std::vector<int> accepted;
-  for (const Index i : path) accepted.push_back(drafts[static_cast<std::size_t>(i)]);
-  cache.truncate(past_length);
-  append(cache, accepted);
+  for (const Index i : path) {
+    kept.push_back(past_length + i);
+    accepted.push_back(drafts[static_cast<std::size_t>(i)]);
+  }
+  cache.keep_tokens(0, kept);
 
   // The same, token by token.
   attn::KeyValueCache<float> plain(1, kHeads, 32, kDim);
