@@ -192,7 +192,7 @@ class StoredTokens : public SequenceLengths {
     length_of(to) = length(from);
   }
   ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
-    const auto held_rows = [this](Index b, const auto& f) { for_each_held_rows(b, f); };
+    const auto held_rows = [this](Index b, const auto& f) { this->for_each_held_rows(b, f); };
     for_each_storage(
         [&](const Tensor4<T>& storage) { rotate_rows(storage, parents, first, held_rows); });
     rotate_lengths(parents, first);
