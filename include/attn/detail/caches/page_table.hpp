@@ -21,6 +21,9 @@ namespace detail {
 class PageTable {
  public:
   ATTN_ALWAYS_INLINE PageTable() = default;
+  ATTN_ALWAYS_INLINE PageTable(const PageTable&) = default;
+  ATTN_ALWAYS_INLINE PageTable& operator=(const PageTable&) = default;
+  ATTN_ALWAYS_INLINE ~PageTable() = default;
   ATTN_ALWAYS_INLINE PageTable(Index num_pages, Index batch, Index pages_of_sequence)
       : users_(static_cast<std::size_t>(num_pages)),
         num_free_(num_pages),

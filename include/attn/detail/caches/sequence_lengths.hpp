@@ -44,7 +44,7 @@ class SequenceLengths {
     scratch_.swap(other.scratch_);
   }
 
-  ATTN_ALWAYS_INLINE Index& length_of(Index b) { return lengths_[static_cast<std::size_t>(b)]; }
+  ATTN_ALWAYS_INLINE Index& held_length(Index b) { return lengths_[static_cast<std::size_t>(b)]; }
   ATTN_ALWAYS_INLINE void rotate_lengths(Span<const Index> parents, Index first) {
     rotate_numbers(lengths_.data(), 1, 1, parents, first);
   }

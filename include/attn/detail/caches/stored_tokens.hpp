@@ -189,7 +189,7 @@ class StoredTokens : public SequenceLengths {
       const SequenceRows<T> all(storage);
       for_each_held_rows(from, [&](KeyRange rows) { all.copy(from, to, rows); });
     });
-    length_of(to) = length(from);
+    held_length(to) = length(from);
   }
   ATTN_ALWAYS_INLINE void rotate_sequences(Span<const Index> parents, Index first) {
     const auto held_rows = [this](Index b, const auto& f) { this->for_each_held_rows(b, f); };
@@ -199,7 +199,7 @@ class StoredTokens : public SequenceLengths {
   }
   ATTN_ALWAYS_INLINE void set_length(Index b, Index length) {
     cache().cut(b, length);
-    length_of(b) = length;
+    held_length(b) = length;
   }
 
  private:
@@ -284,7 +284,7 @@ class StoredTokens : public SequenceLengths {
       const Index length = scratch()[b];
       const Index count = counts != nullptr ? (*counts)[b] : (std::min)(rows, length);
       cache().resume(b, length, count);
-      length_of(b) = length;
+      held_length(b) = length;
       cache().for_each_held(b, [&](KeyRange tokens) {
         // Tokens before those that were let go are the first of the rows.
         const Index row = tokens.end == length ? rows - tokens.size() : rows - count;

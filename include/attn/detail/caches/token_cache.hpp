@@ -176,7 +176,7 @@ class TokenCache : public StoredTokens<Cache, T> {
       if (!Base::values_in_keys()) {
         store_tokens(values, map, b, position, new_values, i, first_row, count);
       }
-      Base::length_of(b) += count;
+      Base::held_length(b) += count;
     }
   }
 };

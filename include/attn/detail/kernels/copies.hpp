@@ -186,7 +186,7 @@ const MatrixUnit* find_matrix_unit(InstructionSet set) {
 #if ATTN_X86_TABLES
   // AMD's dot products (Zen 4) multiply twice as many numbers a cycle as float multiply-adds do.
   // Intel's start half as often, which leaves no gain, and its newer CPUs have AMX beside them.
-  if (is_amd_cpu()) return bf16_dots_unit<>();
+  if (is_amd_cpu()) return bf16_dots_unit<void>();
 #endif
   return nullptr;
 }
