@@ -222,6 +222,14 @@ const Failure kFailures[] = {
        cache.share_prefix(0, 1, 1);
      }},
     {"RotaryEmbedding", [] { attn::RotaryEmbedding rotary(3, attn::RotaryPairing::half_split); }},
+    {"RotaryEmbedding, longrope",
+     [] {
+       attn::RotaryOptions options;
+       options.scaling = attn::RotaryScaling::longrope({}, {}, 4, 16, 64);
+       attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split, 10000, options);
+     }},
+    {"RotaryEmbedding::from_frequencies",
+     [] { attn::RotaryEmbedding::from_frequencies(2, attn::RotaryPairing::half_split, {}); }},
     {"RotaryEmbedding::from_tables",
      [] {
        attn::RotaryEmbedding::from_tables(2, attn::RotaryPairing::half_split, floats({1, 1, 4, 2}),

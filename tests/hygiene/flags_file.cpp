@@ -188,9 +188,11 @@ void normalize(Line& layer_line, Line& rms_line) {
 }
 
 void turn(Line& line) {
+  const std::vector<double> factors = {1, 1.5, 2, 2.5, 3, 4};
   for (const auto& scaling :
        {attn::RotaryScaling::none(), attn::RotaryScaling::yarn(4, 64),
-        attn::RotaryScaling::llama3(8, 64), attn::RotaryScaling::dynamic_ntk(2, 64, 256)}) {
+        attn::RotaryScaling::llama3(8, 64), attn::RotaryScaling::dynamic_ntk(2, 64, 256),
+        attn::RotaryScaling::longrope(factors, factors, 4, 64, 256)}) {
     attn::RotaryOptions options;
     options.scaling = scaling;
     const attn::RotaryEmbedding rotary(12, attn::RotaryPairing::half_split, 10000, options);

@@ -7,6 +7,7 @@
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/projection/rotary_rows.hpp"
+#include "attn/detail/projection/rotary_table.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/layers/executor_options.hpp"
 #include "attn/layers/rotary_scaling.hpp"
@@ -47,6 +48,17 @@ class RotaryEmbedding {
                         detail::make_rotary_table(
                             head_dim, options.rotary_dim == 0 ? head_dim : options.rotary_dim, base,
                             options.scaling)) {}
+  /// With one frequency a pair, in radians a position: pair i turns by p * frequencies[i], and
+  /// turned elements are multiplied by attention_factor. For rules that RotaryScaling does not
+  /// have; both are copied, and the memory does not depend on how far positions go. rotary_dim is
+  /// twice their number: the first elements of a head turn, the others are left alone. A frequency
+  /// may be 0 (the pair does not turn) or negative. Throws OptionError for none or more than
+  /// head_dim / 2 of them, or numbers that are not finite.
+  ATTN_ALWAYS_INLINE static RotaryEmbedding from_frequencies(Index head_dim, RotaryPairing pairing,
+                                                             Span<const double> frequencies,
+                                                             double attention_factor = 1) {
+    return {head_dim, pairing, detail::make_rotary_table(head_dim, frequencies, attention_factor)};
+  }
   /// With given cosines and sines [1, 1, positions, rotary_dim / 2] of positions 0, 1, ..., which
   /// are copied; other positions are refused. Throws ShapeError.
   template <class T>
@@ -69,7 +81,7 @@ class RotaryEmbedding {
   ATTN_ALWAYS_INLINE RotaryPairing pairing() const { return pairing_; }
   /// Radians a position, one a pair; empty for given tables.
   ATTN_ALWAYS_INLINE Span<const double> frequencies() const { return table_.frequencies; }
-  /// What turned elements are multiplied by: 1, unless the scaling says otherwise.
+  /// What turned elements are multiplied by: 1, unless the scaling or from_frequencies says more.
   ATTN_ALWAYS_INLINE double attention_factor() const { return table_.factor; }
 
   /// Turns x [B, H, S, head_dim] in place, of any element type and strides: token i of batch b

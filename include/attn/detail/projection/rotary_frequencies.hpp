@@ -58,6 +58,10 @@ inline double scaled_frequency(const RotaryScaling& scaling, double f, Index i, 
       const double s = (turns - low) / (high - low);
       return f * (s + (1 - s) / scaling.factor);
     }
+    case RotaryScaling::Kind::longrope: {
+      const bool is_long = scaling.length > scaling.original_length;
+      return f / (is_long ? scaling.long_factors : scaling.short_factors)[i];
+    }
     case RotaryScaling::Kind::none:
     case RotaryScaling::Kind::dynamic_ntk:  // changes the base instead
       break;
@@ -86,15 +90,36 @@ inline std::vector<double> rotary_frequencies(Index rotary_dim, double base,
 
 /// What turned elements are multiplied by.
 inline double rotary_attention_factor(const RotaryScaling& scaling) {
-  if (scaling.kind != RotaryScaling::Kind::yarn) return 1;
+  const bool is_longrope = scaling.kind == RotaryScaling::Kind::longrope;
+  if (!is_longrope && scaling.kind != RotaryScaling::Kind::yarn) return 1;
   if (scaling.attention_factor) return *scaling.attention_factor;
-  return scaling.factor > 1 ? 0.1 * std::log(scaling.factor) + 1 : 1;
+  if (scaling.factor <= 1) return 1;
+  const double logarithm = std::log(scaling.factor);
+  if (!is_longrope) return 0.1 * logarithm + 1;
+  return std::sqrt(1 + logarithm / std::log(static_cast<double>(scaling.original_length)));
+}
+
+[[noreturn]] ATTN_COLD inline void raise_rotary_error(const std::string& rule) {
+  raise_option_error("RotaryEmbedding: " + rule);
+}
+
+/// Checks the factors of longrope, one a pair.
+inline void check_pair_factors(const char* name, Span<const double> factors, Index pairs) {
+  if (factors.size() != pairs) {
+    raise_rotary_error(std::string(name) + " must hold one number a pair, " +
+                       std::to_string(pairs) + ", got " + std::to_string(factors.size()));
+  }
+  for (const double factor : factors) {
+    if (is_finite(factor) && factor > 0) continue;
+    raise_rotary_error(std::string(name) + " must be finite and more than 0, got " +
+                       general(factor));
+  }
 }
 
 inline void check_rotary(Index head_dim, Index rotary_dim, double base,
                          const RotaryScaling& scaling) {
   const auto expect = [](bool holds, const std::string& rule) {
-    if (!holds) raise_option_error("RotaryEmbedding: " + rule);
+    if (!holds) raise_rotary_error(rule);
   };
   expect(rotary_dim > 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim,
          "rotary_dim must be even, more than 0 and at most head_dim, got rotary_dim " +
@@ -107,7 +132,7 @@ inline void check_rotary(Index head_dim, Index rotary_dim, double base,
   if (scaling.kind == Kind::linear) return;
   expect(scaling.original_length > 0, "the original_length of a scaling must be more than 0, got " +
                                           std::to_string(scaling.original_length));
-  if (scaling.kind == Kind::dynamic_ntk) {
+  if (scaling.kind == Kind::dynamic_ntk || scaling.kind == Kind::longrope) {
     expect(scaling.length > 0,
            "the length of a scaling must be more than 0, got " + std::to_string(scaling.length));
   }
@@ -117,8 +142,16 @@ inline void check_rotary(Index head_dim, Index rotary_dim, double base,
                scaling.beta_fast >= scaling.beta_slow,
            "yarn needs beta_fast >= beta_slow > 0, got " + general(scaling.beta_fast) + " and " +
                general(scaling.beta_slow));
+  }
+  if (scaling.kind == Kind::yarn || scaling.kind == Kind::longrope) {
     expect(!scaling.attention_factor || is_finite(*scaling.attention_factor),
            "attention_factor must be finite");
+  }
+  if (scaling.kind == Kind::longrope) {
+    check_pair_factors("short_factors", scaling.short_factors, rotary_dim / 2);
+    check_pair_factors("long_factors", scaling.long_factors, rotary_dim / 2);
+    expect(scaling.attention_factor || scaling.factor <= 1 || scaling.original_length > 1,
+           "longrope needs an original_length of more than 1, or an attention_factor");
   }
   if (scaling.kind == Kind::llama3) {
     expect(is_finite(scaling.low_frequency_factor) && is_finite(scaling.high_frequency_factor) &&

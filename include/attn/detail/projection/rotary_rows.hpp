@@ -1,5 +1,5 @@
-// attn/detail/projection/rotary_rows.hpp - level 13: the angles of positions, and tokens turned by
-// them.
+// attn/detail/projection/rotary_rows.hpp - level 13: tokens turned by the angles of their
+// positions.
 #pragma once
 
 #ifndef ATTN_VERSION_MAJOR
@@ -12,45 +12,20 @@
 #include <limits>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "attn/config.hpp"
-#include "attn/detail/base/checked_size.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
-#include "attn/detail/projection/rotary_frequencies.hpp"
+#include "attn/detail/projection/rotary_table.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
-#include "attn/error.hpp"
 #include "attn/executor.hpp"
-#include "attn/layers/rotary_scaling.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
 namespace attn {
 namespace detail {
-
-/// What gives each position its angles: frequencies, or tables for the first positions.
-///
-/// With frequencies, position p = first + r, first a multiple of 64 and |r| < 64, is turned by
-/// `first` and by r, whose cosines and sines are tabulated: one sine in 64 tokens, no limit to p,
-/// and bits that depend on p alone.
-struct RotaryTable {
-  static constexpr Index kSteps = 64;
-
-  Index pairs = 0;
-  std::vector<double> frequencies;     ///< [pairs]; empty: cosines and sines are given
-  std::vector<double> cosines, sines;  ///< [kSteps, pairs], or given: [positions, pairs]
-  double factor = 1;
-
-  ATTN_ALWAYS_INLINE bool is_given() const { return frequencies.empty(); }
-  ATTN_ALWAYS_INLINE Index given_positions() const {
-    return pairs == 0 ? 0 : static_cast<Index>(cosines.size()) / pairs;
-  }
-  /// The multiple of kSteps next to a position, on the side of 0.
-  ATTN_ALWAYS_INLINE static Index first_of(Index position) { return position - position % kSteps; }
-};
 
 inline namespace ATTN_BUILD {
 
@@ -132,50 +107,6 @@ void turn_tokens(const RotaryTable& table, double factor, bool interleaved, cons
       }
     }
   }
-}
-
-inline RotaryTable make_rotary_table(Index head_dim, Index rotary_dim, double base,
-                                     const RotaryScaling& scaling) {
-  check_rotary(head_dim, rotary_dim, base, scaling);
-  if (!(CheckedSize(rotary_dim) * RotaryTable::kSteps * Index{sizeof(double)}).fits()) {
-    raise_option_error(
-        "RotaryEmbedding: too large, the size of its tables overflows; got "
-        "rotary_dim " +
-        std::to_string(rotary_dim));
-  }
-  RotaryTable table;
-  table.pairs = rotary_dim / 2;
-  table.frequencies = rotary_frequencies(rotary_dim, base, scaling);
-  table.factor = rotary_attention_factor(scaling);
-  for (Index step = 0; step < RotaryTable::kSteps; ++step) {
-    for (const double frequency : table.frequencies) {
-      table.cosines.push_back(std::cos(static_cast<double>(step) * frequency));
-      table.sines.push_back(std::sin(static_cast<double>(step) * frequency));
-    }
-  }
-  return table;
-}
-
-template <class T>
-RotaryTable copy_rotary_table(Index head_dim, const Tensor4<T>& cosines, const Tensor4<T>& sines) {
-  CallShapes call("RotaryEmbedding::from_tables");
-  call.add_input("cosines", TensorRef(cosines));
-  call.add_input("sines", TensorRef(sines));
-  call.expect(cosines.shape() == sines.shape() && cosines.batch() == 1 && cosines.heads() == 1,
-              "cosines and sines must be [1, 1, positions, rotary_dim / 2] both");
-  if (cosines.dim() < 1 || 2 * cosines.dim() > head_dim) {
-    call.raise_shape("cosines and sines must have between 1 and head_dim / 2 columns, head_dim " +
-                     std::to_string(head_dim));
-  }
-  RotaryTable table;
-  table.pairs = cosines.dim();
-  for (Index p = 0; p < cosines.length(); ++p) {
-    for (Index i = 0; i < table.pairs; ++i) {
-      table.cosines.push_back(convert_element<double>(cosines(0, 0, p, i)));
-      table.sines.push_back(convert_element<double>(sines(0, 0, p, i)));
-    }
-  }
-  return table;
 }
 
 /// Checks x, whose tokens stand at position(b, i), and turns it.
