@@ -240,6 +240,20 @@ const Failure kFailures[] = {
        const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);
        rotary.apply(floats({1, 1, 4, 2}), 0);
      }},
+    {"RotaryEmbedding, sections",
+     [] {
+       static const attn::Index sections[] = {1};
+       attn::RotaryOptions options;
+       options.sections = sections;
+       attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split, 10000, options);
+     }},
+    {"RotaryEmbedding::apply, a view of positions",
+     [] {
+       static const std::int32_t positions[3] = {};
+       const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);
+       rotary.apply(floats({1, 1, 2, 4}),
+                    attn::Tensor4<const std::int32_t>(positions, {1, 1, 3, 1}));
+     }},
     {"RotaryEmbedding::apply, positions that overflow",
      [] {
        const attn::RotaryEmbedding rotary(4, attn::RotaryPairing::half_split);

@@ -25,7 +25,8 @@ set(level_2
   heatmap_options.hpp instruction_set.hpp layers/executor_options.hpp openmp.hpp tensor.hpp
   thread_pool.hpp)
 set(level_3
-  caches/cache_shape.hpp layers/attention_config.hpp layers/rotary_scaling.hpp options.hpp tile.hpp)
+  caches/cache_shape.hpp layers/attention_config.hpp layers/rotary_scaling.hpp
+  layers/token_positions.hpp options.hpp tile.hpp)
 set(level_4 heatmap.hpp reference.hpp)
 set(level_6 layers/linear_weights.hpp layers/norm_weights.hpp masks/concept.hpp)
 set(level_7

@@ -8,19 +8,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 #include <limits>
 #include <string>
-#include <type_traits>
 
 #include "attn/config.hpp"
 #include "attn/detail/call/arguments.hpp"
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/parallel.hpp"
+#include "attn/detail/projection/rotary_positions.hpp"
 #include "attn/detail/projection/rotary_table.hpp"
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
+#include "attn/layers/token_positions.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
@@ -86,30 +87,35 @@ void turn_pairs(T* x, Index step, Index distance, Index count, const RotaryRow& 
   }
 }
 
-/// Turns the tokens first .. first + count - 1 of batch b; position(i) is that of token i.
+/// Turns the tokens first .. first + count - 1 of batch b; position(i, section) is that of token i.
 template <class T, class Position>
 void turn_tokens(const RotaryTable& table, double factor, bool interleaved, const Tensor4<T>& x,
                  Index b, Index first, Index count, const Position& position) {
   const Index dim_stride = x.stride().dim;
   const Index step = interleaved ? 2 * dim_stride : dim_stride;
   const Index distance = interleaved ? dim_stride : table.pairs * dim_stride;
-  for (Index pair = 0; pair < table.pairs; pair += RotaryRow::kPairs) {
-    const Index pairs = (std::min)(RotaryRow::kPairs, table.pairs - pair);
-    RotaryRow start, row;
-    for (Index i = first; i < first + count; ++i) {
-      const Index p = position(i);
-      const bool is_new = i == first || table.first_of(p) != table.first_of(position(i - 1));
-      if (is_new) start_row(table, table.first_of(p), pair, pairs, start);
-      finish_row(table, factor, p, start, pair, pairs, row);
-      if (row.is_identity(pairs)) continue;  // 0 * infinity would be NaN, and -0 might turn to 0
-      for (Index h = 0; h < x.heads(); ++h) {
-        turn_pairs(&x(b, h, i, 0) + pair * step, step, distance, pairs, row);
+  Index pair = 0;
+  for (Index section = 0; section < table.num_sections(); ++section) {
+    const Index end = pair + table.sections[static_cast<std::size_t>(section)];
+    for (Index pairs = 0; pair < end; pair += pairs) {
+      pairs = (std::min)(RotaryRow::kPairs, end - pair);
+      RotaryRow start, row;
+      for (Index i = first; i < first + count; ++i) {
+        const Index p = position(i, section);
+        const bool is_new =
+            i == first || table.first_of(p) != table.first_of(position(i - 1, section));
+        if (is_new) start_row(table, table.first_of(p), pair, pairs, start);
+        finish_row(table, factor, p, start, pair, pairs, row);
+        if (row.is_identity(pairs)) continue;  // 0 * infinity would be NaN, and -0 might turn to 0
+        for (Index h = 0; h < x.heads(); ++h) {
+          turn_pairs(&x(b, h, i, 0) + pair * step, step, distance, pairs, row);
+        }
       }
     }
   }
 }
 
-/// Checks x, whose tokens stand at position(b, i), and turns it.
+/// Checks x, of whose tokens section s stands at position(b, i, s), and turns it.
 template <class T, class Position>
 void turn_all(CallShapes& call, const RotaryTable& table, double factor, bool interleaved,
               const Tensor4<T>& x, Index head_dim, Executor* executor, const Position& position) {
@@ -120,7 +126,7 @@ void turn_all(CallShapes& call, const RotaryTable& table, double factor, bool in
   if (table.is_given()) {
     for (Index b = 0; b < x.batch(); ++b) {
       for (Index i = 0; i < x.length(); ++i) {
-        const Index p = position(b, i);
+        const Index p = position(b, i, 0);  // of the one section that tables have
         if (p < 0 || p >= table.given_positions()) {
           call.raise_shape("position " + std::to_string(p) + " does not lie within the " +
                            std::to_string(table.given_positions()) + " of the given tables");
@@ -133,7 +139,7 @@ void turn_all(CallShapes& call, const RotaryTable& table, double factor, bool in
   for_each_item(executor, worker_count(executor), x.batch() * blocks, [&](Index, Index item) {
     const Index b = item / blocks, first = item % blocks * kTokens;
     turn_tokens(table, factor, interleaved, x, b, first, (std::min)(kTokens, x.length() - first),
-                [&](Index i) { return position(b, i); });
+                [&](Index i, Index section) { return position(b, i, section); });
   });
 }
 
@@ -152,26 +158,18 @@ void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, co
     }
   }
   turn_all(call, table, table.factor, interleaved, x, head_dim, executor,
-           [&](Index b, Index i) { return first_position[b] + i; });
+           [&](Index b, Index i, Index) { return first_position[b] + i; });
 }
 
-template <class T, class Number>
+template <class T>
 void apply_rotary(const RotaryTable& table, bool interleaved, Index head_dim, const Tensor4<T>& x,
-                  const Tensor4<Number>& positions, Executor* executor) {
-  static_assert(std::is_same_v<std::remove_const_t<Number>, std::int32_t> ||
-                    std::is_same_v<std::remove_const_t<Number>, std::int64_t> ||
-                    std::is_same_v<std::remove_const_t<Number>, Index>,
-                "attn: the positions of RotaryEmbedding::apply are std::int32_t or std::int64_t");
+                  const TokenPositions& positions, Executor* executor) {
   CallShapes call("RotaryEmbedding::apply");
   call.add_output("x", TensorRef(x));
-  call.add_input("positions", TensorRef(positions));
-  call.expect((positions.batch() == x.batch() || positions.batch() == 1) &&
-                  positions.heads() == 1 && positions.length() == x.length() &&
-                  positions.dim() == 1,
-              "positions must be [batch of x or 1, 1, length of x, 1]");
-  turn_all(call, table, table.factor, interleaved, x, head_dim, executor, [&](Index b, Index i) {
-    return static_cast<Index>(positions(positions.batch() == 1 ? 0 : b, 0, i, 0));
-  });
+  add_positions(call, "positions", positions);
+  check_positions(call, "positions", positions, "x", x.batch(), x.length(), table.num_sections());
+  turn_all(call, table, table.factor, interleaved, x, head_dim, executor,
+           [&](Index b, Index i, Index section) { return positions(b, i, section); });
 }
 
 /// Turns all tokens of x, wherever they stand, by `steps` positions more.
@@ -184,7 +182,7 @@ void shift_rotary(const RotaryTable& table, bool interleaved, Index head_dim, co
     call.raise_shape("a rotary embedding of given tables does not tell the angle of a step");
   }
   turn_all(call, table, 1, interleaved, x, head_dim, executor,
-           [steps](Index, Index) { return steps; });
+           [steps](Index, Index, Index) { return steps; });
 }
 
 }  // namespace ATTN_BUILD

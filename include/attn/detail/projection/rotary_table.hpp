@@ -37,8 +37,11 @@ struct RotaryTable {
   Index pairs = 0;
   std::vector<double> frequencies;     ///< [pairs]; empty: cosines and sines are given
   std::vector<double> cosines, sines;  ///< [kSteps, pairs], or given: [positions, pairs]
+  std::vector<Index>
+      sections;  ///< pairs that turn by the same position of a token; their sum: pairs
   double factor = 1;
 
+  ATTN_ALWAYS_INLINE Index num_sections() const { return static_cast<Index>(sections.size()); }
   ATTN_ALWAYS_INLINE bool is_given() const { return frequencies.empty(); }
   ATTN_ALWAYS_INLINE Index given_positions() const {
     return pairs == 0 ? 0 : static_cast<Index>(cosines.size()) / pairs;
@@ -49,10 +52,29 @@ struct RotaryTable {
 
 inline namespace ATTN_BUILD {
 
-/// The table of frequencies.
-inline RotaryTable tabulate_rotary(std::vector<double> frequencies, double factor) {
+/// Refuses sections that are not all pairs.
+inline void check_sections(const char* function, Span<const Index> sections, Index pairs) {
+  Index left = pairs;
+  bool fit = true;
+  for (const Index section : sections) {
+    fit = fit && section >= 0 && section <= left;
+    if (fit) left -= section;
+  }
+  if (sections.empty() || (fit && left == 0)) return;
+  std::string text = std::string(function) + ": sections must be 0 or more, and together the " +
+                     std::to_string(pairs) + " pairs; got";
+  for (const Index section : sections) text += ' ' + std::to_string(section);
+  raise_option_error(text);
+}
+
+/// The table of frequencies that have been checked. `sections`: empty for one of all pairs.
+inline RotaryTable tabulate_rotary(const char* function, std::vector<double> frequencies,
+                                   double factor, Span<const Index> sections) {
   RotaryTable table;
   table.pairs = static_cast<Index>(frequencies.size());
+  check_sections(function, sections, table.pairs);
+  table.sections.assign(sections.begin(), sections.end());
+  if (sections.empty()) table.sections.push_back(table.pairs);
   table.frequencies = std::move(frequencies);
   table.factor = factor;
   for (Index step = 0; step < RotaryTable::kSteps; ++step) {
@@ -65,21 +87,22 @@ inline RotaryTable tabulate_rotary(std::vector<double> frequencies, double facto
 }
 
 inline RotaryTable make_rotary_table(Index head_dim, Index rotary_dim, double base,
-                                     const RotaryScaling& scaling) {
+                                     const RotaryScaling& scaling, Span<const Index> sections) {
   check_rotary(head_dim, rotary_dim, base, scaling);
   if (!(CheckedSize(rotary_dim) * RotaryTable::kSteps * Index{sizeof(double)}).fits()) {
     raise_rotary_error("too large, the size of its tables overflows; got rotary_dim " +
                        std::to_string(rotary_dim));
   }
-  return tabulate_rotary(rotary_frequencies(rotary_dim, base, scaling),
-                         rotary_attention_factor(scaling));
+  return tabulate_rotary("RotaryEmbedding", rotary_frequencies(rotary_dim, base, scaling),
+                         rotary_attention_factor(scaling), sections);
 }
 
 /// The table of given frequencies, one a pair.
-inline RotaryTable make_rotary_table(Index head_dim, Span<const double> frequencies,
-                                     double factor) {
-  const auto expect = [](bool holds, const std::string& rule) {
-    if (!holds) raise_option_error("RotaryEmbedding::from_frequencies: " + rule);
+inline RotaryTable make_rotary_table(Index head_dim, Span<const double> frequencies, double factor,
+                                     Span<const Index> sections) {
+  const char* const function = "RotaryEmbedding::from_frequencies";
+  const auto expect = [&](bool holds, const std::string& rule) {
+    if (!holds) raise_option_error(std::string(function) + ": " + rule);
   };
   expect(frequencies.size() > 0 && frequencies.size() <= head_dim / 2,
          "there must be between 1 and head_dim / 2 frequencies, got " +
@@ -88,7 +111,7 @@ inline RotaryTable make_rotary_table(Index head_dim, Span<const double> frequenc
     expect(is_finite(frequency), "frequencies must be finite, got " + general(frequency));
   }
   expect(is_finite(factor), "attention_factor must be finite, got " + general(factor));
-  return tabulate_rotary({frequencies.begin(), frequencies.end()}, factor);
+  return tabulate_rotary(function, {frequencies.begin(), frequencies.end()}, factor, sections);
 }
 
 template <class T>
@@ -104,6 +127,7 @@ RotaryTable copy_rotary_table(Index head_dim, const Tensor4<T>& cosines, const T
   }
   RotaryTable table;
   table.pairs = cosines.dim();
+  table.sections.push_back(table.pairs);
   for (Index p = 0; p < cosines.length(); ++p) {
     for (Index i = 0; i < table.pairs; ++i) {
       table.cosines.push_back(convert_element<double>(cosines(0, 0, p, i)));
