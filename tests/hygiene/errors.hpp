@@ -179,6 +179,14 @@ const Failure kFailures[] = {
        attn::KeyValueCache<float> cache(1, 2, 4, 2);
        layer.step(floats({1, 1, 2, 4}), cache, floats({1, 1, 2, 4}), 3);
      }},
+    {"step of a layer with positions",
+     [] {
+       static const std::int32_t positions[2] = {};
+       const attn::MultiHeadAttention<float> layer(4, 2, 1);
+       attn::KeyValueCache<float> cache(1, 2, 4, 2);
+       layer.step(floats({1, 1, 2, 4}), cache, floats({1, 1, 2, 4}), attn::no_mask(), {}, nullptr,
+                  attn::Tensor4<const std::int32_t>(positions, {1, 1, 2, 1}));
+     }},
     {"KeyValueCache::append of keys alone",
      [] {
        attn::KeyValueCache<float> cache(1, 2, 4, 3);

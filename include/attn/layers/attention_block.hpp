@@ -14,6 +14,7 @@
 #include "attn/layers/grouped_query.hpp"
 #include "attn/layers/initialization.hpp"
 #include "attn/layers/norm_weights.hpp"
+#include "attn/layers/token_positions.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -60,15 +61,17 @@ class AttentionBlock {
   /// default, nothing is dropped; the bits are those of a block whose dropout is 0.
   ///
   /// Throws: ShapeError, OptionError, before anything is written. options.dropout.probability must
-  /// be 0: the block's own is used.
+  /// be 0: the block's own is used. `positions`: as for the layer, whose rotary embedding turns.
   template <class X, class O, class M = NoMask, class Extra = AttentionOutputs<Accumulation>,
             std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const X& x, O&& out, const M& mask = M(),
                                   const AttentionOptions& options = {}, const Extra& extra = {},
-                                  BlockMode mode = BlockMode::evaluation) const {
+                                  BlockMode mode = BlockMode::evaluation,
+                                  const TokenPositions& positions = {}) const {
     detail::run_block(attention_.weights_, settings_, detail::layer_inputs<T>(x),
                       detail::layer_output<T, O>(out), detail::checked_mask<3>(mask), options,
-                      detail::extra_outputs<Accumulation>(extra), mode == BlockMode::training);
+                      detail::extra_outputs<Accumulation>(extra), mode == BlockMode::training,
+                      {nullptr, positions, positions});
   }
 
   /// Cross-attention, or any other choice of inputs; query is added to the output.
@@ -77,11 +80,13 @@ class AttentionBlock {
             std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const Q& query, const K& key, const V& value, O&& out,
                                   const M& mask = M(), const AttentionOptions& options = {},
-                                  const Extra& extra = {},
-                                  BlockMode mode = BlockMode::evaluation) const {
+                                  const Extra& extra = {}, BlockMode mode = BlockMode::evaluation,
+                                  const TokenPositions& query_positions = {},
+                                  const TokenPositions& key_positions = {}) const {
     detail::run_block(attention_.weights_, settings_, detail::layer_inputs<T>(query, key, value),
                       detail::layer_output<T, O>(out), detail::checked_mask<5>(mask), options,
-                      detail::extra_outputs<Accumulation>(extra), mode == BlockMode::training);
+                      detail::extra_outputs<Accumulation>(extra), mode == BlockMode::training,
+                      {nullptr, query_positions, key_positions});
   }
 
   /// The layer inside: its config, its weights, and how many bytes of options.workspace a forward

@@ -19,6 +19,7 @@
 #include "attn/layers/linear.hpp"
 #include "attn/layers/rms_norm.hpp"
 #include "attn/layers/rotary.hpp"
+#include "attn/layers/token_positions.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -67,6 +68,8 @@ class GroupedQueryAttention {
   ///   extra    views that are set receive the weights [B, num_heads, S, S] and the log-sum-exp
   ///            [B, num_heads, S, 1]
   ///   rotary   outranks that of the layer's head transform; null: the layer's, if it has one
+  ///   positions  [B|1, 1, S, 1 or sections of the rotary embedding]: what it turns the tokens to;
+  ///            masks go on to count tokens. Not given: what HeadTransform says
   ///
   /// Sizes of 0: no batch or no query does nothing. Throws: ShapeError, OptionError, before
   /// anything is written. Cost: 2 flops for each weight and token, and those of attention; one
@@ -76,10 +79,11 @@ class GroupedQueryAttention {
             std::enable_if_t<!detail::is_tensor_v<M>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const X& x, O&& out, const M& mask = M(),
                                   const AttentionOptions& options = {}, const Extra& extra = {},
-                                  const RotaryEmbedding* rotary = nullptr) const {
+                                  const RotaryEmbedding* rotary = nullptr,
+                                  const TokenPositions& positions = {}) const {
     detail::run_layer(name_, weights_, detail::layer_inputs<T>(x), detail::layer_output<T, O>(out),
                       detail::checked_mask<3>(mask), options,
-                      detail::extra_outputs<Accumulation>(extra), rotary);
+                      detail::extra_outputs<Accumulation>(extra), {rotary, positions, positions});
   }
 
   /// Cross-attention, or any other choice of inputs.
@@ -91,18 +95,21 @@ class GroupedQueryAttention {
   ///   extra    weights [B, num_heads, Sq, Sk], log-sum-exp [B, num_heads, Sq, 1]
   ///
   /// Sk = 0 gives the bias of the output projection. Key 0 stands at 0, and query 0 at the offset
-  /// of the call, Sk - Sq unless it says otherwise: what a rotary embedding turns them to. For the
-  /// rest, see the other form.
+  /// of the call, Sk - Sq unless it says otherwise: what a rotary embedding turns them to, where
+  /// query_positions [B|1, 1, Sq, .] and key_positions [batch of key|1, 1, Sk, .] are not given.
+  /// For the rest, see the other form.
   template <class Q, class K, class V, class O, class M = NoMask,
             class Extra = AttentionOutputs<Accumulation>,
             std::enable_if_t<detail::is_tensor_v<V>, int> = 0>
   ATTN_ALWAYS_INLINE void forward(const Q& query, const K& key, const V& value, O&& out,
                                   const M& mask = M(), const AttentionOptions& options = {},
-                                  const Extra& extra = {},
-                                  const RotaryEmbedding* rotary = nullptr) const {
+                                  const Extra& extra = {}, const RotaryEmbedding* rotary = nullptr,
+                                  const TokenPositions& query_positions = {},
+                                  const TokenPositions& key_positions = {}) const {
     detail::run_layer(name_, weights_, detail::layer_inputs<T>(query, key, value),
                       detail::layer_output<T, O>(out), detail::checked_mask<5>(mask), options,
-                      detail::extra_outputs<Accumulation>(extra), rotary);
+                      detail::extra_outputs<Accumulation>(extra),
+                      {rotary, query_positions, key_positions});
   }
 
   /// How many bytes of options.workspace such a forward pass needs, whatever its extra outputs,
@@ -132,6 +139,8 @@ class GroupedQueryAttention {
   ///   out      [B, 1, S, model_dim]      overlaps neither x, the weights nor the cache
   ///   rotary   outranks the layer's: turns token i of sequence b to position length(b) + i,
   ///            length(b) being that before
+  ///   positions  [B|1, 1, S, 1 or sections]: what it turns the S tokens to instead. Text behind an
+  ///            image, many of whose tokens share a position, does not stand at length(b)
   ///
   /// A prompt may come in chunks of any length: the results agree within rounding, and are the same
   /// bits for the same chunks, whatever the batch size and the executor. Prompts of different
@@ -145,28 +154,31 @@ class GroupedQueryAttention {
             std::enable_if_t<!std::is_convertible_v<const M&, PerBatch>, int> = 0>
   ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, const M& mask = M(),
                                const AttentionOptions& options = {},
-                               const RotaryEmbedding* rotary = nullptr) const {
+                               const RotaryEmbedding* rotary = nullptr,
+                               const TokenPositions& positions = {}) const {
     static_assert(!std::is_const_v<Cache>, "attn: step appends to its cache; attend does not");
     detail::require_cache<T, Cache>();
     detail::run_cached(name_, "step", weights_, detail::layer_inputs<T>(x), cache,
                        detail::layer_output<T, O>(out), detail::checked_mask<4>(mask), options,
-                       rotary);
+                       {rotary, positions, positions});
   }
 
   /// The same for prompts that are padded on the left: of sequence b the last counts[b] tokens are
   /// real, as for cache.append(k, v, counts), and those before leave no trace in the cache. They
   /// see no key and are seen by none, whatever they hold, and their rows of out are the bias of the
-  /// output projection. Real tokens stand at length(b) and on, as if they had come alone. Throws:
-  /// ShapeError too, unless counts holds one number or one a sequence, each within 0 and S.
+  /// output projection. Real tokens stand at length(b) and on, or at their positions of
+  /// `positions`, as if they had come alone. Throws: ShapeError too, unless counts holds one number
+  /// or one a sequence, each within 0 and S.
   template <class X, class Cache, class O, class M = NoMask>
   ATTN_ALWAYS_INLINE void step(const X& x, Cache& cache, O&& out, PerBatch counts,
                                const M& mask = M(), const AttentionOptions& options = {},
-                               const RotaryEmbedding* rotary = nullptr) const {
+                               const RotaryEmbedding* rotary = nullptr,
+                               const TokenPositions& positions = {}) const {
     static_assert(!std::is_const_v<Cache>, "attn: step appends to its cache; attend does not");
     detail::require_cache<T, Cache>();
     detail::run_padded_step(name_, weights_, detail::layer_inputs<T>(x), cache,
                             detail::layer_output<T, O>(out), counts, detail::checked_mask<5>(mask),
-                            options, rotary);
+                            options, {rotary, positions, positions});
   }
 
   /// Attends to a cache without appending: cross-attention to what append has stored, or a layer
@@ -175,11 +187,13 @@ class GroupedQueryAttention {
   template <class X, class Cache, class O, class M = NoMask>
   ATTN_ALWAYS_INLINE void attend(const X& x, const Cache& cache, O&& out, const M& mask = M(),
                                  const AttentionOptions& options = {},
-                                 const RotaryEmbedding* rotary = nullptr) const {
+                                 const RotaryEmbedding* rotary = nullptr,
+                                 const TokenPositions& positions = {}) const {
     detail::require_cache<T, Cache>();
-    detail::run_cached(
-        name_, "attend", weights_, detail::queries_alone(config(), detail::layer_input<T>(x)),
-        cache, detail::layer_output<T, O>(out), detail::checked_mask<4>(mask), options, rotary);
+    detail::run_cached(name_, "attend", weights_,
+                       detail::queries_alone(config(), detail::layer_input<T>(x)), cache,
+                       detail::layer_output<T, O>(out), detail::checked_mask<4>(mask), options,
+                       {rotary, positions, {}});
   }
 
   /// Projects keys and values and appends them, without attending: the memory of cross-attention.
@@ -189,12 +203,14 @@ class GroupedQueryAttention {
   template <class K, class V, class Cache>
   ATTN_ALWAYS_INLINE void append(const K& key, const V& value, Cache& cache,
                                  const AttentionOptions& options = {},
-                                 const RotaryEmbedding* rotary = nullptr) const {
+                                 const RotaryEmbedding* rotary = nullptr,
+                                 const TokenPositions& key_positions = {}) const {
     detail::require_cache<T, Cache>();
     const detail::LayerInputs<T> inputs =
         detail::keys_alone(config(), detail::layer_input<T>(key), detail::layer_input<T>(value));
     detail::run_cached(name_, "append", weights_, inputs, cache,
-                       Tensor4<T>(nullptr, inputs.query.shape()), no_mask(), options, rotary);
+                       Tensor4<T>(nullptr, inputs.query.shape()), no_mask(), options,
+                       {rotary, {}, key_positions});
   }
 
   /// How many bytes of options.workspace a step of such an x needs, at every length that the cache

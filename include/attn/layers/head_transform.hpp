@@ -19,7 +19,9 @@ class RotaryEmbedding;  // layers/rotary.hpp
 ///                             before the call; keys of the cache have been turned already
 ///   step, attend              query i turns where masks see it: the last to the last key
 ///
-/// The offset is that of the call's masks: options.query_offset, or what a causal mask says.
+/// The offset is that of the call's masks: options.query_offset, or what a causal mask says. A call
+/// may give the positions of its tokens instead, one by one (TokenPositions): they turn the heads,
+/// and masks go on to count tokens.
 template <class T>
 struct HeadTransform {
   /// Root-mean-square norms of head_dim factors, one for all heads (Qwen, Gemma). Unset: none.

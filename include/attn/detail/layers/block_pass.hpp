@@ -13,6 +13,7 @@
 #include "attn/detail/call/call_shapes.hpp"
 #include "attn/detail/call/coefficients.hpp"
 #include "attn/detail/call/parallel.hpp"
+#include "attn/detail/layers/layer_arguments.hpp"
 #include "attn/detail/layers/layer_pass.hpp"
 #include "attn/detail/layers/layer_weights.hpp"
 #include "attn/detail/projection/normalize.hpp"
@@ -97,7 +98,8 @@ template <class T>
 void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
                const LayerInputs<T>& inputs, const Tensor4<T>& out,
                const ErasedMask<AccumulationType<T>>& mask, AttentionOptions options,
-               const AttentionOutputs<AccumulationType<T>>& extra, bool is_training) {
+               const AttentionOutputs<AccumulationType<T>>& extra, bool is_training,
+               const CallRotary& rotary) {
   LayerPass<T> pass("AttentionBlock::forward", layer, inputs);
   pass.set_outputs({out, extra, options.workspace});
   const Index dim = layer.config.model_dim;
@@ -111,7 +113,7 @@ void run_block(const LayerWeights<T>& layer, const BlockSettings<T>& settings,
   }
   if (is_training) options.dropout.probability = settings.dropout;
   pass.prepare(mask, options);
-  pass.set_rotary(nullptr);
+  pass.set_rotary(rotary);
   pass.allocate("attention().workspace_bytes");
   pass.project_inputs();
   pass.transform_heads(0);

@@ -16,6 +16,8 @@
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/layers/attention_config.hpp"
 #include "attn/layers/linear.hpp"
+#include "attn/layers/rotary.hpp"
+#include "attn/layers/token_positions.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
@@ -38,6 +40,14 @@ struct LayerOutputs {
   Tensor4<T> out;
   AttentionOutputs<AccumulationType<T>> extra;
   Workspace workspace;
+};
+
+/// What a call says about rotary positions: by whose angles heads turn (null: the layer's), and
+/// where its tokens stand (not given: where HeadTransform says). In self-attention the positions
+/// of queries and keys are one view.
+struct CallRotary {
+  const RotaryEmbedding* embedding = nullptr;
+  TokenPositions query = {}, key = {};
 };
 
 inline namespace ATTN_BUILD {

@@ -20,7 +20,6 @@
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/kv_cache.hpp"
 #include "attn/layers/attention_config.hpp"
-#include "attn/layers/rotary.hpp"
 #include "attn/mask.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
@@ -34,7 +33,7 @@ template <class T>
 void run_layer(const char* name, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
                const Tensor4<T>& out, const ErasedMask<AccumulationType<T>>& mask,
                const AttentionOptions& options, const AttentionOutputs<AccumulationType<T>>& extra,
-               const RotaryEmbedding* rotary) {
+               const CallRotary& rotary) {
   LayerPass<T> pass({name, "forward"}, layer, inputs);
   pass.set_outputs({out, extra, options.workspace});
   pass.prepare(mask, options);
@@ -61,7 +60,7 @@ std::size_t layer_workspace_bytes(const char* name, const LayerWeights<T>& layer
 template <class T, class Cache, class M>
 void run_cached(const char* name, const char* function, const LayerWeights<T>& layer,
                 const LayerInputs<T>& inputs, Cache& cache, const Tensor4<T>& out, const M& mask,
-                const AttentionOptions& options, const RotaryEmbedding* rotary) {
+                const AttentionOptions& options, const CallRotary& rotary) {
   const auto& whole_mask = cache.mask_with(mask);
   LayerPass<T> pass({name, function}, layer, inputs);
   pass.set_outputs({out, {}, options.workspace});
@@ -83,7 +82,7 @@ void run_cached(const char* name, const char* function, const LayerWeights<T>& l
 template <class T, class Cache, class M>
 void run_padded_step(const char* name, const LayerWeights<T>& layer, const LayerInputs<T>& inputs,
                      Cache& cache, const Tensor4<T>& out, const PerBatch& counts, const M& mask,
-                     const AttentionOptions& options, const RotaryEmbedding* rotary) {
+                     const AttentionOptions& options, const CallRotary& rotary) {
   const Index length = inputs.query.length();
   const auto mask_of_real = mask & RealRowsMask(counts, length);
   const auto& whole_mask = cache.mask_with(mask_of_real);

@@ -27,6 +27,7 @@
 #include "attn/detail/layers/layer_weights.hpp"
 #include "attn/detail/layers/settled_executor.hpp"
 #include "attn/detail/projection/linear_call.hpp"
+#include "attn/detail/projection/rotary_positions.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/executor.hpp"
 #include "attn/layers/attention_config.hpp"
@@ -34,6 +35,7 @@
 #include "attn/layers/linear.hpp"
 #include "attn/layers/rms_norm.hpp"
 #include "attn/layers/rotary.hpp"
+#include "attn/layers/token_positions.hpp"
 #include "attn/options.hpp"
 #include "attn/tensor.hpp"
 
@@ -101,10 +103,15 @@ class LayerPass {
       return cache.first_held_after(cache.batch() == 1 ? 0 : b, counts[b]);
     });
   }
-  /// Checks the rotary embedding of a call, which outranks the layer's.
-  void set_rotary(const RotaryEmbedding* of_call) {
-    if (of_call != nullptr) require_rotary(shapes_, *of_call, layer_.config.head_dim);
-    rotary_ = of_call != nullptr ? of_call : layer_.transform.rotary;
+  /// Checks the rotary embedding of a call, which outranks the layer's, and its positions.
+  void set_rotary(const CallRotary& call) {
+    rotary_ = call;
+    if (call.embedding != nullptr) require_rotary(shapes_, *call.embedding, layer_.config.head_dim);
+    if (call.embedding == nullptr) rotary_.embedding = layer_.transform.rotary;
+    const bool is_self = inputs_.is_self;
+    check_call_positions(is_self ? "positions" : "query_positions", call.query,
+                         is_self ? "x" : "query", inputs_.query);
+    if (!is_self) check_call_positions("key_positions", call.key, "key", inputs_.key);
   }
 
   /// The memory that the pass needs, aligned to a cache line.
@@ -129,26 +136,29 @@ class LayerPass {
   }
 
   void project_inputs() const { run(in_); }
-  /// Normalises the heads, then turns queries to the positions that the masks see, and keys to
-  /// `first_key` on.
+  /// Normalises the heads, then turns them to the positions of the call, or queries to those that
+  /// the masks see, and keys to `first_key` on.
   void transform_heads(const PerBatch& first_key) const {
     normalize_heads();
-    if (rotary_ == nullptr) return;
-    rotary_->apply(queries(), call_->offset, executor());
-    if (inputs_.key.length() > 0) rotary_->apply(keys(), first_key, executor());
+    if (rotary_.embedding == nullptr) return;
+    turn(queries(), rotary_.query, call_->offset);
+    if (inputs_.key.length() > 0) turn(keys(), rotary_.key, first_key);
   }
   /// The same where the last counts[b] tokens alone are real, keys being turned to `first_key` on.
   void transform_real_heads(const PerBatch& first_key, const PerBatch& counts) const {
     normalize_heads();
-    if (rotary_ == nullptr) return;
+    if (rotary_.embedding == nullptr) return;
     const Index length = inputs_.query.length();
     for (Index b = 0; b < inputs_.query.batch(); ++b) {
       const Index count = counts[b], first = length - count;
-      const auto turn_real = [&](const Tensor4<T>& heads, Index position) {
-        rotary_->apply(heads.slice_batch(b, 1).slice_length(first, count), position, executor());
+      const auto turn_real = [&](const Tensor4<T>& heads, const TokenPositions& positions,
+                                 Index position) {
+        const TokenPositions real =
+            positions.is_given() ? part_of(positions, b, first, count) : TokenPositions();
+        this->turn(heads.slice_batch(b, 1).slice_length(first, count), real, position);
       };
-      turn_real(queries(), call_->offset[b] + first);
-      turn_real(keys(), first_key[b]);
+      turn_real(queries(), rotary_.query, call_->offset[b] + first);
+      turn_real(keys(), rotary_.key, first_key[b]);
     }
   }
   /// The projected queries, keys and values, head by head.
@@ -183,6 +193,26 @@ class LayerPass {
   Executor* executor() const { return options_.executor; }
 
  private:
+  void check_call_positions(const char* name, const TokenPositions& positions, const char* tensor,
+                            const Tensor4<const T>& tokens) {
+    if (!positions.is_given()) return;
+    add_positions(shapes_, name, positions);
+    if (rotary_.embedding == nullptr) {
+      shapes_.raise_option({name,
+                            " are given, but neither the call nor the layer has a rotary "
+                            "embedding that would turn by them"});
+    }
+    check_positions(shapes_, name, positions, tensor, tokens.batch(), tokens.length(),
+                    rotary_.embedding->sections().size());
+    require_apart(name, ref_of(positions));
+  }
+  void turn(const Tensor4<T>& heads, const TokenPositions& positions, const PerBatch& first) const {
+    if (positions.is_given()) {
+      rotary_.embedding->apply(heads, positions, executor());
+    } else {
+      rotary_.embedding->apply(heads, first, executor());
+    }
+  }
   void normalize_heads() const {
     const HeadTransform<T>& transform = layer_.transform;
     if (transform.query_norm) rms_norm(queries(), *transform.query_norm, queries(), executor());
@@ -252,7 +282,7 @@ class LayerPass {
   const LayerWeights<T>& layer_;
   LayerInputs<T> inputs_;
   LayerOutputs<T> outputs_;
-  const RotaryEmbedding* rotary_ = nullptr;
+  CallRotary rotary_;
   std::optional<SettledExecutor> executor_;
   AttentionOptions options_;  // the caller's, but for the executor
   bool is_cached_ = false;
