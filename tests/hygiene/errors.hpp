@@ -179,6 +179,7 @@ const Failure kFailures[] = {
        attn::KeyValueCache<float> cache(1, 2, 4, 2);
        layer.step(floats({1, 1, 2, 4}), cache, floats({1, 1, 2, 4}), 3);
      }},
+    {"heads of a layer", [] { attn::MultiHeadAttention<float>(4, 2, 1).heads(1, 2); }},
     {"step of a layer with positions",
      [] {
        static const std::int32_t positions[2] = {};

@@ -225,6 +225,23 @@ class GroupedQueryAttention {
                                         detail::checked_mask<3>(mask), options);
   }
 
+  /// A layer of the key and value heads [first, first + count) and their query heads, for heads
+  /// that are computed in several places: views of this layer's weights, which live on with it
+  /// where they are its own. The outputs of parts that hold each head once add up to this layer's,
+  /// within the rounding of the sum: the part of head 0 alone has the output bias. Where the
+  /// weights of other heads are not at hand, make such a layer of fewer heads, with head_dim in its
+  /// config.
+  ///
+  /// Heads count from 0 in a part: in its caches, slopes, sinks, head scales, masks and weights,
+  /// and in the bits of dropout. Give alibi the part of the model's slopes, Span(slopes.data() +
+  /// first * g, count * g), g = num_heads / num_kv_heads: its default is another. The HeadTransform
+  /// is kept. Throws: ShapeError for heads that are not among those of the layer, or none.
+  ATTN_ALWAYS_INLINE GroupedQueryAttention heads(Index first, Index count) const {
+    GroupedQueryAttention part = *this;
+    part.weights_ = detail::weights_of_heads(name_, weights_, first, count);
+    return part;
+  }
+
   /// What every pass does to the heads of queries and keys: see HeadTransform. Throws ShapeError
   /// for norms that are counted and not of head_dim factors or a rotary embedding of other heads,
   /// OptionError for an epsilon below 0; then nothing changes. Not while other threads use the

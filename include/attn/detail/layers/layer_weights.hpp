@@ -21,7 +21,9 @@
 #include "attn/detail/rows/convert.hpp"
 #include "attn/detail/rows/tensor_ref.hpp"
 #include "attn/detail/text/numbers.hpp"
+#include "attn/error.hpp"
 #include "attn/layers/attention_config.hpp"
+#include "attn/layers/coefficients.hpp"
 #include "attn/layers/head_transform.hpp"
 #include "attn/layers/initialization.hpp"
 #include "attn/layers/linear.hpp"
@@ -117,6 +119,49 @@ LayerWeights<T> draw_weights(const AttentionConfig& config, std::uint64_t seed,
   }
   owned = std::make_shared<const Tensor4Buffer<T>>(std::move(memory));  // its data stay in place
   return weights;
+}
+
+/// The rows [first, first + count) of a projection.
+template <class T>
+LinearWeights<T> rows_of_weights(const LinearWeights<T>& weights, Index first, Index count) {
+  LinearWeights<T> rows{weights.weight.slice_length(first, count), {}};
+  const Coefficients<T>& bias = weights.bias;
+  if (bias.data() == nullptr) return rows;
+  const T* const first_bias = bias.data() + first;
+  rows.bias = bias.is_counted() ? Coefficients<T>(Span<const T>(first_bias, count))
+                                : Coefficients<T>(first_bias);
+  return rows;
+}
+
+/// What a layer of the key and value heads [first, first + count) and their query heads knows:
+/// views of the whole layer's weights.
+template <class T>
+LayerWeights<T> weights_of_heads(const char* owner, const LayerWeights<T>& whole, Index first,
+                                 Index count) {
+  const AttentionConfig& c = whole.config;
+  if (first < 0 || count < 1 || count > c.num_kv_heads || first > c.num_kv_heads - count) {
+    raise_shape_error(std::string(owner) + "::heads: there must be at least 1 of the " +
+                      std::to_string(c.num_kv_heads) + " key and value heads, got [" +
+                      std::to_string(first) + ", " + std::to_string(first) + " + " +
+                      std::to_string(count) + ")");
+  }
+  const Index group = c.num_heads / c.num_kv_heads;
+  LayerWeights<T> part = whole;
+  part.config.num_heads = count * group;
+  part.config.num_kv_heads = count;
+  const auto rows = [&](const LinearWeights<T>& weights, Index rows_a_head) {
+    return rows_of_weights(weights, first * rows_a_head, count * rows_a_head);
+  };
+  part.query = rows(whole.query, group * c.head_dim);
+  part.key = rows(whole.key, c.head_dim);
+  part.value = rows(whole.value, c.value_dim);
+  const Tensor4<const T>& output = whole.output.weight;
+  const Index columns = group * c.value_dim;
+  part.output.weight =
+      Tensor4<const T>(output.data() + first * columns * output.stride().dim,
+                       Shape4{1, 1, output.length(), count * columns}, output.stride());
+  if (first > 0) part.output.bias = nullptr;
+  return part;
 }
 
 /// Refuses a rotary embedding of heads of another size.
