@@ -273,6 +273,45 @@ TEST_F(LayerPositions, ThatCountTokensChangeNothing) {
   EXPECT_TRUE(same_bits(other.keys(), cache.keys()));
 }
 
+// LongRoPE: where a sequence grows beyond the trained length, it begins anew with the long factors.
+TEST(LongRopeInSteps, BeginsAnewWhereTheLengthIsCrossed) {
+  constexpr Index kTrained = 8, kLength = 13;
+  const std::vector<double> short_factors(kPairs, 1), long_factors = {1, 1.5, 2, 4, 8, 16};
+  const auto made_for = [&](Index length) {
+    RotaryOptions options;
+    options.scaling = RotaryScaling::longrope(short_factors, long_factors, 4, kTrained, length);
+    return RotaryEmbedding(kHeadDim, RotaryPairing::half_split, kBase, options);
+  };
+  const RotaryEmbedding of_short = made_for(kTrained), of_long = made_for(kTrained + 1);
+  const LayerMemory<float> memory(config());
+  const auto layer = memory.layer();
+  const auto x = tokens(1, kLength);
+  TestTensor<float> out(x.shape()), within({1, 1, kTrained, kModel}), beyond(x.shape());
+  layer.forward(x.view().slice_length(0, kTrained), within.view(), causal(), {}, {}, &of_short);
+  layer.forward(x.view(), beyond.view(), causal(), {}, {}, &of_long);
+
+  KeyValueCache<float> cache(1, kKvHeads, 16, kHeadDim, kValueDim);
+  const auto step = [&](Index first, Index count, const RotaryEmbedding& rotary) {
+    layer.step(x.view().slice_length(first, count), cache, out.view().slice_length(first, count),
+               causal(), {}, &rotary);
+  };
+  step(0, 3, of_short);
+  for (Index i = 3; i < kTrained; ++i) step(i, 1, of_short);
+  const long double bar = 200 * epsilon<float>() * (1 + largest_magnitude(beyond.view()));
+  EXPECT_LE(largest_difference(out.view().slice_length(0, kTrained), within.view()), bar);
+  cache.reset();
+  step(0, kTrained + 1, of_long);
+  for (Index i = kTrained + 1; i < kLength; ++i) step(i, 1, of_long);
+  EXPECT_LE(largest_difference(out.view(), beyond.view()), bar);
+
+  // Going on with keys of the short factors is another function.
+  cache.reset();
+  step(0, kTrained, of_short);
+  step(kTrained, kLength - kTrained, of_long);
+  const auto last = [](TestTensor<float>& all) { return all.view().slice_length(kLength - 1, 1); };
+  EXPECT_GT(largest_difference(last(out), last(beyond)), 0.001L);
+}
+
 TEST_F(LayerPositions, AllocateNothingWithAWorkspace) {
   const auto x = tokens(2, 6);
   const Positions at = prompt_positions(2, 6);
