@@ -128,11 +128,9 @@ ATTN_ALWAYS_INLINE SlidingWindowMask sliding_window(Index left, Index right) {
   return {left, right};
 }
 
-/// Key j is seen if j < length(batch): padding after the end.
-class KeyLengthsMask : public Mask {
+/// Keys begin(batch) .. end(batch) - 1 are seen, by every query: what the masks below share.
+class KeySpanMask : public Mask {
  public:
-  ATTN_ALWAYS_INLINE explicit KeyLengthsMask(PerBatch lengths) : lengths_(lengths) {}
-
   ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
     return span(at.batch).allows(at);
   }
@@ -149,14 +147,26 @@ class KeyLengthsMask : public Mask {
   ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
     span(tile.rows.batch).apply(tile);
   }
-  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
-    checker.use_key_lengths(lengths_);
-  }
+
+ protected:
+  ATTN_ALWAYS_INLINE KeySpanMask(PerBatch begin, PerBatch end) : begin_(begin), end_(end) {}
+
+  PerBatch begin_, end_;
 
  private:
-  ATTN_ALWAYS_INLINE detail::KeySpan span(Index batch) const { return {{0, lengths_[batch]}}; }
+  ATTN_ALWAYS_INLINE detail::KeySpan span(Index batch) const {
+    return {{begin_[batch], end_[batch]}};
+  }
+};
 
-  PerBatch lengths_;
+/// Key j is seen if j < length(batch): padding after the end.
+class KeyLengthsMask : public KeySpanMask {
+ public:
+  ATTN_ALWAYS_INLINE explicit KeyLengthsMask(PerBatch lengths) : KeySpanMask(0, lengths) {}
+
+  ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
+    checker.use_key_lengths(end_);
+  }
 };
 
 /// How many keys are valid, one number or one each batch; outside 0..Sk is an OptionError.
@@ -171,34 +181,13 @@ ATTN_ALWAYS_INLINE KeyLengthsMask key_lengths(const std::vector<T, Allocator>&) 
 }
 
 /// Key j is seen if j < count(batch), by every query.
-class FirstKeysMask : public Mask {
+class FirstKeysMask : public KeySpanMask {
  public:
-  ATTN_ALWAYS_INLINE explicit FirstKeysMask(PerBatch count) : count_(count) {}
+  ATTN_ALWAYS_INLINE explicit FirstKeysMask(PerBatch count) : KeySpanMask(0, count) {}
 
-  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
-    return span(at.batch).allows(at);
-  }
-  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return span(rows.batch).key_range(key_length);
-  }
-  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
-    return span(rows.batch).row_range(rows, keys);
-  }
-  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
-    return span(rows.batch).cover(keys);
-  }
-  template <class A>
-  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
-    span(tile.rows.batch).apply(tile);
-  }
   ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
-    checker.use_first_keys(count_);
+    checker.use_first_keys(end_);
   }
-
- private:
-  ATTN_ALWAYS_INLINE detail::KeySpan span(Index batch) const { return {{0, count_[batch]}}; }
-
-  PerBatch count_;
 };
 
 /// Keys 0 .. count - 1, one number or one each batch, which every query sees: one side of a union.
@@ -213,36 +202,13 @@ class FirstKeysMask : public Mask {
 ATTN_ALWAYS_INLINE FirstKeysMask first_keys(PerBatch count) { return FirstKeysMask(count); }
 
 /// Key j is seen if begin(batch) <= j < end(batch).
-class KeysBetweenMask : public Mask {
+class KeysBetweenMask : public KeySpanMask {
  public:
-  ATTN_ALWAYS_INLINE KeysBetweenMask(PerBatch begin, PerBatch end) : begin_(begin), end_(end) {}
+  ATTN_ALWAYS_INLINE KeysBetweenMask(PerBatch begin, PerBatch end) : KeySpanMask(begin, end) {}
 
-  ATTN_ALWAYS_INLINE bool allows(const ScorePosition& at) const {
-    return span(at.batch).allows(at);
-  }
-  ATTN_ALWAYS_INLINE KeyRange key_range(const RowBlock& rows, Index key_length) const {
-    return span(rows.batch).key_range(key_length);
-  }
-  ATTN_ALWAYS_INLINE RowRange row_range(const RowBlock& rows, KeyRange keys) const {
-    return span(rows.batch).row_range(rows, keys);
-  }
-  ATTN_ALWAYS_INLINE Cover cover(const RowBlock& rows, KeyRange keys) const {
-    return span(rows.batch).cover(keys);
-  }
-  template <class A>
-  ATTN_ALWAYS_INLINE void apply(const ScoreTile<A>& tile) const {
-    span(tile.rows.batch).apply(tile);
-  }
   ATTN_ALWAYS_INLINE void declare(detail::MaskChecker& checker) const {
     checker.use_keys_between(begin_, end_, kUnlimited);
   }
-
- private:
-  ATTN_ALWAYS_INLINE detail::KeySpan span(Index batch) const {
-    return {{begin_[batch], end_[batch]}};
-  }
-
-  PerBatch begin_, end_;
 };
 
 /// Keys begin .. end - 1, each one number or one each batch: keys_between(padding, kUnlimited) for
