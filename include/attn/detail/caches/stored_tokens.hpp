@@ -269,11 +269,11 @@ class StoredTokens : public SequenceLengths {
                  values_in_keys());
     check_lengths(call, lengths, batch());
     const Index rows = new_keys.length();
-    const auto count_of = [&](Index b) {
-      return counts != nullptr ? (*counts)[b] : (std::min)(rows, lengths[b]);
+    const auto count_of = [&](Index b, Index length) {
+      return counts != nullptr ? (*counts)[b] : (std::min)(rows, length);
     };
     for (Index b = 0; b < batch(); ++b) {
-      check_restored(call, b, lengths[b], count_of(b), cache().needed(lengths[b]),
+      check_restored(call, b, lengths[b], count_of(b, lengths[b]), cache().needed(lengths[b]),
                      cache().longest_sequence());
       scratch()[b] = lengths[b];  // which may be our own
     }
@@ -282,7 +282,7 @@ class StoredTokens : public SequenceLengths {
     const KeyMap map = cache().key_map();
     for (Index b = 0; b < batch(); ++b) {
       const Index length = scratch()[b];
-      const Index count = counts != nullptr ? (*counts)[b] : (std::min)(rows, length);
+      const Index count = count_of(b, length);
       cache().resume(b, length, count);
       held_length(b) = length;
       cache().for_each_held(b, [&](KeyRange tokens) {
